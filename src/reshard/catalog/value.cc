@@ -1,0 +1,127 @@
+#include "reshard/catalog/value.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "reshard/base/check.h"
+
+namespace reshard {
+
+Tensor Tensor::Whole(TensorView view) {
+  Tensor tensor;
+  tensor.dtype = view.dtype;
+  tensor.global_shape = view.shape;
+  tensor.shards.push_back({WholeBox(view.shape), view, {}, {}});
+  return tensor;
+}
+
+Tensor Tensor::Sharded(Shape global_shape, Box box, TensorView view) {
+  Tensor tensor;
+  tensor.dtype = view.dtype;
+  tensor.global_shape = std::move(global_shape);
+  tensor.shards.push_back({std::move(box), std::move(view), {}, {}});
+  return tensor;
+}
+
+Tensor Tensor::Allocate(DType dtype, Shape global_shape, Box box) {
+  auto memory = std::make_shared<Bytes>(NumBytes(box, dtype));
+  TensorView view = DenseView(memory->data(), dtype, box.extent);
+  Tensor tensor = Sharded(std::move(global_shape), std::move(box), std::move(view));
+  tensor.shards[0].owner = std::move(memory);
+  return tensor;
+}
+
+Tensor Tensor::Absent(DType dtype, Shape global_shape) {
+  return {dtype, std::move(global_shape), {}};
+}
+
+PerRank::PerRank(Value value) : value_(std::make_unique<Value>(std::move(value))) {}
+
+PerRank::PerRank(const PerRank& other) : value_(std::make_unique<Value>(*other.value_)) {}
+
+PerRank& PerRank::operator=(const PerRank& other) {
+  if (this != &other) {
+    value_ = std::make_unique<Value>(*other.value_);
+  }
+  return *this;
+}
+
+PerRank::~PerRank() = default;
+
+std::string_view Value::kind() const {
+  static constexpr std::array<std::string_view, 10> kNames = {
+      "null", "bool", "int", "float", "string", "bytes", "list", "map", "tensor", "per-rank"};
+  return kNames[data_.index()];
+}
+
+Value& Value::operator[](MapKey key) {
+  if (is_null()) {
+    data_ = Map();
+  }
+  Map* map = get_if<Map>();
+  RESHARD_CHECK(map != nullptr);
+  const auto at = std::find_if(map->begin(), map->end(),
+                               [&key](const auto& entry) { return entry.first == key; });
+  if (at != map->end()) {
+    return at->second;
+  }
+  return map->emplace_back(std::move(key), Value()).second;
+}
+
+const Value* Value::Find(const MapKey& key) const {
+  const Map* map = get_if<Map>();
+  if (map == nullptr) {
+    return nullptr;
+  }
+  const auto at = std::find_if(map->begin(), map->end(),
+                               [&key](const auto& entry) { return entry.first == key; });
+  return at == map->end() ? nullptr : &at->second;
+}
+
+namespace {
+
+bool SameTensor(const Tensor& a, const Tensor& b) {
+  return a.dtype == b.dtype && a.global_shape == b.global_shape &&
+         std::equal(a.shards.begin(), a.shards.end(), b.shards.begin(), b.shards.end(),
+                    [](const TensorShard& x, const TensorShard& y) { return x.box == y.box; });
+}
+
+}  // namespace
+
+bool operator==(const Value& a, const Value& b) {
+  if (a.data_.index() != b.data_.index()) {
+    return false;
+  }
+  if (const auto* number = a.get_if<double>()) {  // bits, so that NaN equals itself
+    return std::bit_cast<std::uint64_t>(*number) ==
+           std::bit_cast<std::uint64_t>(*b.get_if<double>());
+  }
+  if (const auto* tensor = a.get_if<Tensor>()) {
+    return SameTensor(*tensor, *b.get_if<Tensor>());
+  }
+  if (const auto* own = a.get_if<PerRank>()) {
+    return own->value() == b.get_if<PerRank>()->value();
+  }
+  if (const auto* list = a.get_if<Value::List>()) {
+    return *list == *b.get_if<Value::List>();
+  }
+  if (const auto* map = a.get_if<Value::Map>()) {
+    return *map == *b.get_if<Value::Map>();
+  }
+  if (const auto* flag = a.get_if<bool>()) {
+    return *flag == *b.get_if<bool>();
+  }
+  if (const auto* number = a.get_if<std::int64_t>()) {
+    return *number == *b.get_if<std::int64_t>();
+  }
+  if (const auto* text = a.get_if<std::string>()) {
+    return *text == *b.get_if<std::string>();
+  }
+  if (const auto* bytes = a.get_if<Bytes>()) {
+    return *bytes == *b.get_if<Bytes>();
+  }
+  return true;
+}
+
+}  // namespace reshard

@@ -1,0 +1,155 @@
+#pragma once
+
+// The nested state dict: maps and lists with tensors and plain values at the leaves.
+//
+// Thread-safety: plain values; a Value does not own tensor memory unless a shard's `owner` does.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "reshard/base/bytes.h"
+#include "reshard/base/result.h"
+#include "reshard/tensor/box.h"
+#include "reshard/tensor/strided.h"
+
+namespace reshard {
+
+class Value;
+
+/// A key of a map: text, or an integer that stays one.
+using MapKey = std::variant<std::int64_t, std::string>;
+
+/// Takes `bytes`, the bytes [offset, offset + bytes.size()) of a shard laid out dense and
+/// row-major. Called from one thread at a time, offsets increasing, each byte once. `bytes` is
+/// valid during the call only. An error (or exception) ends the load on all ranks.
+using TensorSink = std::function<Status(std::uint64_t offset, ByteSpan bytes)>;
+
+/// The part of a tensor that this rank holds (on save) or wants (on load).
+struct TensorShard {
+  Box box;                            ///< Where it lies in the global tensor.
+  TensorView view;                    ///< Its memory; shape == box.extent. Unused with a sink.
+  TensorSink sink;                    ///< Load only: takes the bytes instead of `view`.
+  std::shared_ptr<const void> owner;  ///< Keeps the memory alive, optional.
+};
+
+/// A tensor leaf: dtype and global shape, and zero or more shards of it.
+struct Tensor {
+  DType dtype = DType::kFloat32;
+  Shape global_shape;
+  std::vector<TensorShard> shards;
+
+  /// The whole tensor in this rank's memory (replicated when several ranks pass it).
+  static Tensor Whole(TensorView view);
+
+  /// One box of a larger tensor. `view.shape` == `box.extent`.
+  static Tensor Sharded(Shape global_shape, Box box, TensorView view);
+
+  /// Owned zero-filled memory for one box; the view points into it.
+  static Tensor Allocate(DType dtype, Shape global_shape, Box box);
+
+  /// Known here, held elsewhere.
+  static Tensor Absent(DType dtype, Shape global_shape);
+};
+
+/// A value that differs by rank on purpose (random-number state, data-loader position): every rank
+/// stores its own under one key and gets its own back.
+class PerRank {
+ public:
+  explicit PerRank(Value value);
+  PerRank(const PerRank& other);
+  PerRank(PerRank&&) noexcept = default;
+  PerRank& operator=(const PerRank& other);
+  PerRank& operator=(PerRank&&) noexcept = default;
+  ~PerRank();
+
+  const Value& value() const { return *value_; }
+
+  Value& value() { return *value_; }
+
+ private:
+  std::unique_ptr<Value> value_;
+};
+
+/// One node of a state dict.
+class Value {
+ public:
+  using List = std::vector<Value>;
+  using Map = std::vector<std::pair<MapKey, Value>>;  ///< In insertion order, keys unique.
+
+  Value() = default;  ///< null
+
+  Value(bool value) : data_(value) {}  // NOLINT: literals become values
+
+  Value(double value) : data_(value) {}  // NOLINT
+
+  Value(std::string value) : data_(std::move(value)) {}  // NOLINT
+
+  Value(const char* value) : data_(std::string(value)) {}  // NOLINT
+
+  Value(Bytes value) : data_(std::move(value)) {}  // NOLINT
+
+  Value(List value) : data_(std::move(value)) {}  // NOLINT
+
+  Value(Map value) : data_(std::move(value)) {}  // NOLINT
+
+  Value(Tensor value) : data_(std::move(value)) {}  // NOLINT
+
+  Value(PerRank value) : data_(std::move(value)) {}  // NOLINT
+
+  template <typename Int,
+            typename = std::enable_if_t<std::is_integral_v<Int> && !std::is_same_v<Int, bool>>>
+  Value(Int value) : data_(static_cast<std::int64_t>(value)) {}  // NOLINT
+
+  /// The held value if it is a T: bool, std::int64_t, double, std::string, Bytes, List, Map,
+  /// Tensor, PerRank; else null.
+  template <typename T>
+  const T* get_if() const {
+    return std::get_if<T>(&data_);
+  }
+
+  template <typename T>
+  T* get_if() {
+    return std::get_if<T>(&data_);
+  }
+
+  bool is_null() const { return data_.index() == 0; }
+
+  /// "null", "bool", "int", "float", "string", "bytes", "list", "map", "tensor", "per-rank".
+  std::string_view kind() const;
+
+  /// The entry of a map, made when missing; a null value becomes a map. A bug if it is another
+  /// kind.
+  Value& operator[](MapKey key);
+
+  Value& operator[](std::string_view key) { return (*this)[MapKey(std::string(key))]; }
+
+  Value& operator[](const char* key) { return (*this)[std::string_view(key)]; }
+
+  /// The entry of a map, or null when absent or when this is no map.
+  const Value* Find(const MapKey& key) const;
+
+  const Value* Find(std::string_view key) const { return Find(MapKey(std::string(key))); }
+
+  /// Equality of plain values; tensors are equal when dtype, global shape and boxes are.
+  friend bool operator==(const Value& a, const Value& b);
+
+ private:
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, Bytes, List, Map, Tensor,
+               PerRank>
+      data_;
+};
+
+bool operator==(const Value& a, const Value& b);
+
+/// The root of a state dict: a Value that is a map.
+using StateDict = Value;
+
+}  // namespace reshard
