@@ -43,6 +43,7 @@ struct BoxView {
   BoxView(const Box& box) : offset(box.offset), extent(box.extent) {}  // NOLINT: a view of it
 
   std::size_t axes() const { return offset.size(); }
+
   Box ToBox() const {
     return {Index(offset.begin(), offset.end()), Index(extent.begin(), extent.end())};
   }
@@ -59,6 +60,10 @@ std::uint64_t NumElements(std::span<const std::uint64_t> shape);
 
 bool IsEmpty(BoxView box);
 
+/// Whether two boxes of equally many axes have a common element. Boxes of zero axes always meet.
+/// Never allocates.
+bool Overlaps(BoxView a, BoxView b);
+
 /// The common part of two boxes of equally many axes; nothing when it is empty. Boxes of zero axes
 /// always meet.
 std::optional<Box> Intersect(BoxView a, BoxView b);
@@ -66,9 +71,9 @@ std::optional<Box> Intersect(BoxView a, BoxView b);
 /// Whether every element of `inner` is in `outer` (an empty box is in every box).
 bool Contains(BoxView outer, BoxView inner);
 
-/// Checks a shape that came from outside: at most kMaxAxes axes, the byte count fits in 63 bits
-/// (zeros do not hide an overflow), and for sub-byte dtypes the last axis is a multiple of the unit.
-/// Errors: kInvalidArgument TOO_MANY_AXES, SHAPE_OVERFLOW, NOT_BYTE_SIZED.
+/// Checks a shape that came from outside: at most kMaxAxes axes, byte and element counts fit in
+/// 63 bits (zeros do not hide an overflow), and for sub-byte dtypes there is a last axis and it is
+/// a multiple of the unit. Errors: kInvalidArgument TOO_MANY_AXES, SHAPE_OVERFLOW, NOT_BYTE_SIZED.
 Status CheckShape(std::span<const std::uint64_t> shape, DType dtype);
 
 /// Checks a box that came from outside against a checked shape.

@@ -18,7 +18,7 @@ namespace reshard {
 
 /// A tensor, or a part of one, in memory. Not owning.
 struct TensorView {
-  std::byte* data = nullptr;          ///< Address of element (0, ..., 0).
+  std::byte* data = nullptr;  ///< Address of element (0, ..., 0).
   DType dtype = DType::kUint8;
   Shape shape;                        ///< Extents in elements.
   std::vector<std::int64_t> strides;  ///< In elements per axis, may be negative or zero; for
@@ -61,6 +61,7 @@ struct CopyNest {
   std::vector<NestLoop> loops;
 
   std::uint64_t num_runs() const;
+
   std::uint64_t num_bytes() const { return run_bytes * num_runs(); }
 
   /// Source bytes from the first to one past the last byte touched; needs src_stride >= 0.
@@ -68,14 +69,15 @@ struct CopyNest {
 };
 
 /// The nest that copies a box of `unit_extent` units between two strided places. Loops of count 1
-/// vanish; neighbours that are contiguous in both are merged; the order of loops is kept, so when the
-/// source is dense row-major memory, runs come in increasing source offset.
+/// vanish; neighbours that are contiguous in both are merged; the order of loops is kept, so when
+/// the source is dense row-major memory, runs come in increasing source offset.
 CopyNest MakeCopyNest(std::span<const std::uint64_t> unit_extent, std::uint32_t unit_bytes,
                       std::span<const std::int64_t> src_stride_bytes,
                       std::span<const std::int64_t> dst_stride_bytes);
 
-/// Copies the nest. Runs of >= 256 bytes move at memcpy speed; element-wise runs of 1, 2, 4, 8 bytes
-/// (and 3, 16) have fast paths, with a blocked path for transposes. No overlap of src and dst.
+/// Copies the nest. Runs of >= 256 bytes move at memcpy speed; element-wise runs of 1, 2, 4, 8
+/// bytes (and 3, 16) have fast paths, with a blocked path for transposes. No overlap of src and
+/// dst.
 void RunCopy(const CopyNest& nest, const std::byte* src, std::byte* dst);
 
 /// Copies only what lies in source bytes [window.offset, window.end()) counted from the nest's
@@ -85,8 +87,9 @@ void RunCopy(const CopyNest& nest, const std::byte* src, std::byte* dst);
 void RunCopyWindow(const CopyNest& nest, ByteRange window, const std::byte* window_data,
                    std::byte* dst);
 
-/// The opposite: fills destination bytes [window.offset, window.end()) of a nest whose *destination*
-/// is dense row-major, from a strided source at `src`. Used to stage shards for a file.
+/// The opposite: fills destination bytes [window.offset, window.end()) of a nest whose
+/// *destination* is dense row-major, from a strided source at `src`. Used to stage shards for a
+/// file.
 void RunGatherWindow(const CopyNest& nest, ByteRange window, const std::byte* src,
                      std::byte* window_data);
 
