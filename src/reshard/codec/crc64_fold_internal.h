@@ -1,7 +1,9 @@
+#pragma once
+
 // Folding with carry-less multiplication (Gopal et al., see crc64.h), for x86-64.
 //
 // A source defines RESHARD_CRC64_TARGET, the instruction sets of its functions, before it includes
-// this file; hence no include guard and the unnamed namespace: each source gets functions of its
+// this file; hence the unnamed namespace: each source gets functions of its
 // own, and none that needs a newer processor can stand in for another source's.
 //
 // V describes a register: Reg, kBytes, Load, Store, Stream, Xor, Fold, Broadcast.

@@ -110,6 +110,9 @@ std::uint64_t LinearPclmul(const std::byte* data, std::size_t size, std::uint64_
 std::uint64_t LinearCopyPclmul(std::byte* dst, const std::byte* src, std::size_t size,
                                std::uint64_t state);
 Folded FoldPclmul(const std::byte* data, std::size_t size);
+/// Crc64Runs, block by block; `fold` takes the long runs.
+std::uint64_t RunsByBlocks(const std::byte* data, std::uint64_t run_bytes,
+                           std::span<const Crc64Loop> loops, FoldFunction fold);
 std::uint64_t RunsPclmul(const std::byte* data, std::uint64_t run_bytes,
                          std::span<const Crc64Loop> loops);
 

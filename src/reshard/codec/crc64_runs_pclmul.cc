@@ -8,17 +8,10 @@
 #if defined(__x86_64__)
 
 #define RESHARD_CRC64_TARGET "pclmul,sse4.1"
-#include "reshard/codec/crc64_fold_internal.h"
+#include "reshard/codec/crc64_nest_internal.h"
 
 namespace reshard::crc64 {
 namespace {
-
-struct Level {
-  std::uint64_t count = 0;
-  std::int64_t data_stride = 0;
-  Folded step;   // moves on by one run
-  Folded step4;  // by four
-};
 
 // Loaders: the folded value of the run at `p`.
 
@@ -85,74 +78,50 @@ RESHARD_CRC64_FN __m128i Horner(const Run& run, const Level& level, const std::b
 }
 
 template <typename Run>
-RESHARD_CRC64_FN __m128i Nest(const Run& run, std::span<const Level> levels, const std::byte* p) {
-  const Level& level = levels.front();
-  if (levels.size() == 1) {
+struct HornerLoop {
+  Run run;
+
+  RESHARD_CRC64_FN __m128i Sum(const Level& level, const std::byte* p) const {
     return Horner(run, level, p);
   }
-  const __m128i step = V128::Broadcast(level.step);
-  __m128i v = _mm_setzero_si128();
-  for (std::uint64_t i = 0; i < level.count; ++i, p += level.data_stride) {
-    v = V128::Fold(v, step, Nest(run, levels.subspan(1), p));
-  }
-  return v;
-}
+};
 
-Folded StepFactors(std::uint64_t power) {
-  const std::uint64_t second = OverX(power);
-  return {MultiplyPclmul(second, kPoly), second};
-}
-
-std::vector<Level> PrepareLevels(std::span<const Crc64Loop> loops) {
-  std::vector<Level> levels;
-  levels.reserve(loops.size() + 1);
-  for (const Crc64Loop& loop : loops) {
-    const std::uint64_t power = PowerOfBytes(loop.string_stride, MultiplyPclmul);
-    const std::uint64_t power2 = MultiplyPclmul(power, power);
-    levels.push_back({loop.count, loop.data_stride, StepFactors(power),
-                      StepFactors(MultiplyPclmul(power2, power2))});
-  }
-  if (levels.empty()) {
-    levels.push_back({1, 0, {}, {}});
-  }
-  return levels;
-}
-
-RESHARD_CRC64_FN std::uint64_t Runs(const std::byte* data, std::uint64_t run_bytes,
-                                    std::span<const Crc64Loop> loops, FoldFunction fold) {
-  constexpr std::uint64_t kMediumBytes = 96;
-  const std::vector<Level> levels = PrepareLevels(loops);
-  __m128i v = _mm_setzero_si128();
-  if (run_bytes == 1) {
-    v = Nest(WordRun<std::uint8_t>{}, levels, data);
-  } else if (run_bytes == 2) {
-    v = Nest(WordRun<std::uint16_t>{}, levels, data);
-  } else if (run_bytes == 4) {
-    v = Nest(WordRun<std::uint32_t>{}, levels, data);
-  } else if (run_bytes == 8) {
-    v = Nest(WordRun<std::uint64_t>{}, levels, data);
-  } else if (run_bytes < 16) {
-    v = Nest(ShortRun{run_bytes}, levels, data);
-  } else if (run_bytes == 16) {
-    v = Nest(BlockRun{}, levels, data);
-  } else if (run_bytes <= kMediumBytes) {
-    v = Nest(MediumRun{run_bytes}, levels, data);
-  } else {
-    v = Nest(LongRun{run_bytes, fold}, levels, data);
-  }
-  return Finish(v, run_bytes);
+template <typename Run>
+RESHARD_CRC64_FN __m128i NestRuns(const Run& run, std::span<const Level> levels,
+                                  const std::byte* p) {
+  return Nest(HornerLoop<Run>{run}, levels, p);
 }
 
 }  // namespace
 
-std::uint64_t RunsPclmul(const std::byte* data, std::uint64_t run_bytes,
-                         std::span<const Crc64Loop> loops) {
-  return Runs(data, run_bytes, loops, FoldPclmul);
+RESHARD_CRC64_FN std::uint64_t RunsByBlocks(const std::byte* data, std::uint64_t run_bytes,
+                                            std::span<const Crc64Loop> loops, FoldFunction fold) {
+  constexpr std::uint64_t kMediumBytes = 96;
+  const std::vector<Level> levels = PrepareLevels(loops);
+  __m128i v = _mm_setzero_si128();
+  if (run_bytes == 1) {
+    v = NestRuns(WordRun<std::uint8_t>{}, levels, data);
+  } else if (run_bytes == 2) {
+    v = NestRuns(WordRun<std::uint16_t>{}, levels, data);
+  } else if (run_bytes == 4) {
+    v = NestRuns(WordRun<std::uint32_t>{}, levels, data);
+  } else if (run_bytes == 8) {
+    v = NestRuns(WordRun<std::uint64_t>{}, levels, data);
+  } else if (run_bytes < 16) {
+    v = NestRuns(ShortRun{run_bytes}, levels, data);
+  } else if (run_bytes == 16) {
+    v = NestRuns(BlockRun{}, levels, data);
+  } else if (run_bytes <= kMediumBytes) {
+    v = NestRuns(MediumRun{run_bytes}, levels, data);
+  } else {
+    v = NestRuns(LongRun{run_bytes, fold}, levels, data);
+  }
+  return Finish(v, run_bytes);
 }
 
-std::uint64_t RunsVpclmul256(const std::byte* data, std::uint64_t run_bytes,
-                             std::span<const Crc64Loop> loops) {
-  return Runs(data, run_bytes, loops, FoldVpclmul256);
+std::uint64_t RunsPclmul(const std::byte* data, std::uint64_t run_bytes,
+                         std::span<const Crc64Loop> loops) {
+  return RunsByBlocks(data, run_bytes, loops, FoldPclmul);
 }
 
 }  // namespace reshard::crc64
