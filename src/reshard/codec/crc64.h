@@ -5,8 +5,8 @@
 //
 // A CRC is linear over GF(2). The *linear part* of a byte string is its CRC with init 0 and without
 // the final inversion; linear parts of pieces, each shifted by the bytes that follow it, XOR to the
-// linear part of the whole. The constant that init and final contribute depends on the length alone.
-// So the CRC of a tensor can be put together from the pieces that many ranks hold.
+// linear part of the whole. The constant that init and final contribute depends on the length
+// alone. So the CRC of a tensor can be put together from the pieces that many ranks hold.
 //
 // Source: ECMA-182 annex B; Gopal et al., "Fast CRC Computation for Generic Polynomials Using
 // PCLMULQDQ Instruction", Intel 2009. Thread-safe: all functions are pure.
@@ -59,17 +59,24 @@ struct Crc64Loop {
   std::uint64_t string_stride = 0;  ///< bytes in the string; >= what the inner loops span
 };
 
-/// Linear part of a string that holds `run_bytes` bytes at every combination of the loops (outermost
-/// first) and zeros between, up to the end of the last run.
+/// Linear part of a string that holds `run_bytes` bytes at every combination of the loops
+/// (outermost first) and zeros between, up to the end of the last run.
 std::uint64_t Crc64Runs(const std::byte* data, std::uint64_t run_bytes,
                         std::span<const Crc64Loop> loops);
 
-/// A kernel for the folding, for tests and benchmarks.
+/// One implementation of the functions above, for tests and benchmarks.
 struct Crc64Kernel {
-  std::string_view name;  ///< "scalar", "pclmul", "vpclmul256", "vpclmul512"
+  std::string_view name;  ///< "scalar", "pclmul" (128 bits wide), "vpclmul256"
+  /// Crc64Linear.
   std::uint64_t (*linear)(const std::byte* data, std::size_t size, std::uint64_t state);
+  /// Crc64LinearCopy.
   std::uint64_t (*linear_copy)(std::byte* dst, const std::byte* src, std::size_t size,
                                std::uint64_t state);
+  /// Crc64Runs; neither `run_bytes` nor a count may be 0.
+  std::uint64_t (*runs)(const std::byte* data, std::uint64_t run_bytes,
+                        std::span<const Crc64Loop> loops);
+  /// Product of two polynomials modulo the CRC's; bit 63 is the coefficient of x^0.
+  std::uint64_t (*multiply)(std::uint64_t a, std::uint64_t b);
 };
 
 /// The kernels this processor runs, slowest first; the last one is used.
