@@ -20,13 +20,16 @@ class StagingBuffer {
   static Result<StagingBuffer> Allocate(std::size_t size);
 
   std::byte* data() const { return data_.get(); }
+
   std::size_t size() const { return size_; }
+
   MutableByteSpan span() const { return {data_.get(), size_}; }
 
  private:
   struct Free {
     void operator()(std::byte* p) const;
   };
+
   std::unique_ptr<std::byte, Free> data_;
   std::size_t size_ = 0;
 };

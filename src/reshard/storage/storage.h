@@ -2,16 +2,16 @@
 
 // One flat directory of immutable objects: the only way the library touches files.
 //
-// The interface is small enough for an object store: a new object's ranges are written in any order,
-// each once, then Finish makes it durable; a finished object never changes; publishing makes an
-// object visible under its final name in one step; reads are ranged. There is no append.
+// The interface is small enough for an object store: a new object's ranges are written in any
+// order, each once, then Finish makes it durable; a finished object never changes; publishing makes
+// an object visible under its final name in one step; reads are ranged. There is no append.
 //
 // Names are bare file names of 1-200 bytes from [A-Za-z0-9._-], not starting with '.' or '-' and
-// without ".." (CheckName), except that foreign checkpoints may be read under names with '/' between
-// such components and with a leading '.' where the caller allows it.
+// without ".." (CheckName), except that foreign checkpoints may be read under names with '/'
+// between such components and with a leading '.' where the caller allows it.
 //
-// Thread-safety: Storage and ReadableObject: all methods from any thread. WritableObject: WriteAt from
-// any thread; Finish once, after all writes returned.
+// Thread-safety: Storage and ReadableObject: all methods from any thread. WritableObject: WriteAt
+// from any thread; Finish once, after all writes returned.
 
 #include <chrono>
 #include <cstdint>
@@ -69,12 +69,20 @@ class WritableObject {
   virtual const std::string& name() const = 0;
 
   /// Writes one range; ranges may come in any order, each byte once. Direct I/O when data address,
-  /// size and offset are aligned to kDirectAlignment and the store has it. Errors: kIo WRITE, NO_SPACE.
+  /// size and offset are aligned to kDirectAlignment and the store has it. Errors: kIo WRITE,
+  /// NO_SPACE.
   virtual Status WriteAt(std::uint64_t offset, ByteSpan data) = 0;
 
   /// Sets the exact size (cutting padding), makes the bytes durable, checks the size and closes.
   /// Errors: kIo SYNC (final for this object), WRITE, NO_SPACE.
+  ///
+  /// A lock taken at creation stays held until the object is destroyed. A hole (fewer bytes written
+  /// than `size`) is kIo WRITE.
   virtual Status Finish(std::uint64_t size) = 0;
+
+  /// Leaves what was written where it is and lets go of descriptors and locks, as the death of the
+  /// process would; afterwards only destruction is allowed. For crash tests.
+  virtual void Abandon() = 0;
 };
 
 /// A lock on an object name, released on destruction (or when the process dies).
@@ -97,7 +105,7 @@ struct Published {
 /// How to create an object.
 struct CreateOptions {
   std::uint64_t size_hint = 0;  ///< Space to reserve; 0 = unknown. NO_SPACE comes early this way.
-  bool lock = false;            ///< Take the object's lock (see Storage::IsLocked) while it is open.
+  bool lock = false;            ///< Hold the object's lock (Storage::TryLock) until destruction.
 };
 
 /// What each byte-aligned direct transfer must be a multiple of.
@@ -111,11 +119,11 @@ class Storage {
   /// How the place is called in messages ("/data/run7/step-100", "memory").
   virtual const std::string& description() const = 0;
 
-  /// All entries, sorted by name.
+  /// All entries, sorted by name, unfinished objects included. Errors: kIo LIST.
   virtual Result<std::vector<ObjectInfo>> List() = 0;
 
-  /// Errors: kNotFound FILE_MISSING; kCorruption NOT_REGULAR (symlink, directory, device, FIFO: never
-  /// followed, never blocks); kInvalidArgument BAD_NAME; kIo OPEN.
+  /// Errors: kNotFound FILE_MISSING; kCorruption NOT_REGULAR (symlink, directory, device, FIFO:
+  /// never followed, never blocks); kInvalidArgument BAD_NAME; kIo OPEN.
   virtual Result<std::unique_ptr<ReadableObject>> Open(std::string_view name) = 0;
 
   /// Creates exclusively. Errors: kAlreadyExists FILE_EXISTS (also for a symlink of that name), kIo
@@ -123,8 +131,9 @@ class Storage {
   virtual Result<std::unique_ptr<WritableObject>> Create(std::string_view name,
                                                          const CreateOptions& options) = 0;
 
-  /// Makes the finished object `from` visible as `to` in one step, all or nothing. The names are not
-  /// durable before SyncNames. Errors: kAlreadyExists LOST_RACE; kIo PUBLISH.
+  /// Makes the finished object `from` visible as `to` in one step, all or nothing. The names are
+  /// not durable before SyncNames. Errors: kAlreadyExists LOST_RACE; kNotFound FILE_MISSING
+  /// (`from`); kIo PUBLISH.
   virtual Result<Published> Publish(std::string_view from, std::string_view to,
                                     PublishMode mode) = 0;
 
@@ -134,11 +143,12 @@ class Storage {
   /// Removes; fine when it is not there. Errors: kIo REMOVE.
   virtual Status Remove(std::string_view name) = 0;
 
-  /// Makes names durable: after it, every create, publish and remove before it survives a power cut.
-  /// Errors: kIo SYNC.
+  /// Makes names durable: after it, every create, publish and remove before it survives a power
+  /// cut. Errors: kIo SYNC.
   virtual Status SyncNames() = 0;
 
-  /// Takes the lock of an existing object without waiting; null when another holds it.
+  /// Takes the lock of an existing object without waiting; null when another holds it. Errors:
+  /// kNotFound FILE_MISSING; kCorruption NOT_REGULAR; kIo LOCK; kUnsupported NO_LOCKS.
   virtual Result<std::unique_ptr<StorageLock>> TryLock(std::string_view name) = 0;
 
   /// A number that is equal on two ranks when they look at the same directory; 0 when unknown.
@@ -147,5 +157,9 @@ class Storage {
 
 /// The rule for native names. Errors: kInvalidArgument BAD_NAME quoting the (escaped) name.
 Status CheckName(std::string_view name);
+
+/// The rule for names that foreign formats store: 1-8 components between '/', each a native name
+/// except that it may start with '.'. Errors as CheckName.
+Status CheckForeignName(std::string_view name);
 
 }  // namespace reshard

@@ -1,0 +1,38 @@
+#include "reshard/storage/staging_buffer.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace reshard {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+}  // namespace
+
+void StagingBuffer::Free::operator()(std::byte* p) const { std::free(p); }
+
+Result<StagingBuffer> StagingBuffer::Allocate(std::size_t size) {
+  StagingBuffer out;
+  if (size == 0) {
+    return out;
+  }
+  void* memory = nullptr;
+  if (size > SIZE_MAX - kHugePage || ::posix_memalign(&memory, kHugePage, size) != 0) {
+    return MakeError(ErrorCode::kUnavailable, "NO_MEMORY",
+                     fmt::format("cannot allocate a staging buffer of {} bytes; lower the memory "
+                                 "budget or free memory",
+                                 size));
+  }
+  // Advice: without huge pages the buffer is slower, not wrong.
+  ::madvise(memory, size, MADV_HUGEPAGE);
+  std::memset(memory, 0, size);
+  out.data_.reset(static_cast<std::byte*>(memory));
+  out.size_ = size;
+  return out;
+}
+
+}  // namespace reshard
