@@ -6,6 +6,10 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "reshard/base/check.h"
 #include "reshard/tensor/strided.h"
 
@@ -14,6 +18,15 @@ namespace {
 
 // Runs shorter than this profit from another order of the loops; longer ones fill cache lines.
 constexpr std::uint64_t kLineBytes = 64;
+
+// Most bytes of a tile of runs shorter than a line, max(8, line / run) runs on each side.
+constexpr std::size_t kTileBytes = 64 * kLineBytes;
+
+// Copies of this many bytes in all, in runs of at least kStreamRunBytes, bypass the cache: their
+// destination would not stay in it anyhow, and a plain store first reads the line it overwrites (a
+// third of the traffic).
+constexpr std::uint64_t kStreamBytes = 8 << 20;
+constexpr std::uint64_t kStreamRunBytes = 256;
 
 std::ptrdiff_t At(std::uint64_t i, std::int64_t stride) {
   return static_cast<std::ptrdiff_t>(i) * stride;
@@ -105,6 +118,54 @@ void CopyPlane(std::uint64_t run_bytes, const Plane& plane, const std::byte* src
   }
 }
 
+#if defined(__SSE2__)
+// Copies whole cache lines; `dst` is aligned to one.
+void StreamLines(const std::byte* src, std::byte* dst, std::size_t lines, std::size_t ahead) {
+  for (std::size_t i = 0; i < lines; ++i) {
+    __builtin_prefetch(src + ahead);
+    const auto* from = reinterpret_cast<const __m128i*>(src);
+    auto* to = reinterpret_cast<__m128i*>(dst);
+    const __m128i a = _mm_loadu_si128(from);
+    const __m128i b = _mm_loadu_si128(from + 1);
+    const __m128i c = _mm_loadu_si128(from + 2);
+    const __m128i d = _mm_loadu_si128(from + 3);
+    _mm_stream_si128(to, a);
+    _mm_stream_si128(to + 1, b);
+    _mm_stream_si128(to + 2, c);
+    _mm_stream_si128(to + 3, d);
+    src += kLineBytes;
+    dst += kLineBytes;
+  }
+}
+
+// Lines that a run fills only in part are stored plainly, and by nothing else: a line that is
+// stored both ways costs more than all it saves.
+void StreamPlane(std::uint64_t run_bytes, const Plane& plane, const std::byte* src,
+                 std::byte* dst) {
+  // Short strided runs end before the hardware's prefetcher sees a pattern.
+  const std::size_t ahead =
+      run_bytes < 4096 && plane.inner.count > 1 ? At(4, plane.inner.src_stride) : kLineBytes * 8;
+  ForEachRun(plane, src, dst, [run_bytes, ahead](const std::byte* s, std::byte* d) {
+    const std::size_t head = -reinterpret_cast<std::uintptr_t>(d) % kLineBytes;
+    const std::size_t lines = (run_bytes - head) / kLineBytes;
+    const std::size_t done = head + lines * kLineBytes;
+    std::memcpy(d, s, head);
+    StreamLines(s + head, d + head, lines, ahead);
+    std::memcpy(d + done, s + done, run_bytes - done);
+  });
+}
+
+// Orders streamed stores before whatever tells another thread that the bytes are there.
+void EndStream() { _mm_sfence(); }
+#else
+void StreamPlane(std::uint64_t run_bytes, const Plane& plane, const std::byte* src,
+                 std::byte* dst) {
+  CopyPlane(run_bytes, plane, src, dst);
+}
+
+void EndStream() {}
+#endif
+
 // A plane whose two sides disagree about the inner loop: one loop has the smaller source stride
 // (across), the other the smaller destination stride (down).
 struct CrossPlane {
@@ -112,19 +173,42 @@ struct CrossPlane {
   NestLoop down;
 };
 
+// Copies one tile of a plane that is dense across in the source. Rows whose distance is a power of
+// two share a cache set, so every source line is read once, into a buffer, before it is taken
+// apart.
+void CopyTileBuffered(std::uint64_t run_bytes, const CrossPlane& tile, const std::byte* src,
+                      std::byte* dst) {
+  alignas(kLineBytes) std::array<std::byte, kTileBytes> buffer;
+  const std::uint64_t row_bytes = tile.across.count * run_bytes;
+  RESHARD_CHECK(row_bytes * tile.down.count <= buffer.size());
+  const auto row = static_cast<std::int64_t>(row_bytes);
+  const auto run = static_cast<std::int64_t>(run_bytes);
+  CopyPlane(row_bytes, {NestLoop{1, 0, 0}, NestLoop{tile.down.count, tile.down.src_stride, row}},
+            src, buffer.data());
+  CopyPlane(run_bytes,
+            {NestLoop{tile.across.count, run, tile.across.dst_stride},
+             NestLoop{tile.down.count, row, tile.down.dst_stride}},
+            buffer.data(), dst);
+}
+
 // Walks the plane in tiles of about a cache line in both directions, so that a line that was
 // touched is used up while it is in the cache.
 void CopyBlocked(std::uint64_t run_bytes, const CrossPlane& plane, const std::byte* src,
                  std::byte* dst) {
   const std::uint64_t side = std::max<std::uint64_t>(8, kLineBytes / run_bytes);
+  const bool dense = plane.across.src_stride == static_cast<std::int64_t>(run_bytes);
   for (std::uint64_t i = 0; i < plane.down.count; i += side) {
     for (std::uint64_t j = 0; j < plane.across.count; j += side) {
-      Plane tile{plane.across, plane.down};
-      tile.outer.count = std::min(side, plane.across.count - j);
-      tile.inner.count = std::min(side, plane.down.count - i);
-      CopyPlane(run_bytes, tile,
-                src + At(i, plane.down.src_stride) + At(j, plane.across.src_stride),
-                dst + At(i, plane.down.dst_stride) + At(j, plane.across.dst_stride));
+      CrossPlane tile = plane;
+      tile.across.count = std::min(side, plane.across.count - j);
+      tile.down.count = std::min(side, plane.down.count - i);
+      const std::byte* from = src + At(i, plane.down.src_stride) + At(j, plane.across.src_stride);
+      std::byte* to = dst + At(i, plane.down.dst_stride) + At(j, plane.across.dst_stride);
+      if (dense) {
+        CopyTileBuffered(run_bytes, tile, from, to);
+      } else {
+        CopyPlane(run_bytes, {tile.across, tile.down}, from, to);
+      }
     }
   }
 }
@@ -178,8 +262,7 @@ void TransposeSquare(const std::byte* src, std::int64_t src_row, std::byte* dst,
   }
 }
 
-// Transposes one tile of a cache line by a cache line. Rows whose distance is a power of two share
-// a cache set, so every source line is read once, whole, into a buffer before it is taken apart.
+// Transposes one tile of a cache line by a cache line, through a buffer as in CopyTileBuffered.
 template <typename T>
 void TransposeTile(const std::byte* src, std::int64_t src_row, std::byte* dst,
                    std::int64_t dst_row) {
@@ -254,8 +337,10 @@ void CopyCross(std::uint64_t run_bytes, const CrossPlane& plane, const std::byte
 // A nest on its way to the kernels: loops may be reordered, because its runs are independent.
 class NestRunner {
  public:
-  NestRunner(std::uint64_t run_bytes, const std::byte* src, std::byte* dst)
-      : run_bytes_(run_bytes), src_(src), dst_(dst) {}
+  // `may_stream`: the copy that this is (a part of) is large, and nobody reads the destination
+  // soon.
+  NestRunner(std::uint64_t run_bytes, const std::byte* src, std::byte* dst, bool may_stream)
+      : run_bytes_(run_bytes), src_(src), dst_(dst), stream_(may_stream) {}
 
   // Adds a loop inside those added before.
   void Add(NestLoop loop) {
@@ -282,11 +367,15 @@ class NestRunner {
     if (run_bytes_ < kLineBytes) {
       Arrange();
     }
+    stream_ = stream_ && run_bytes_ >= kStreamRunBytes;
     if (size_ == 0) {
-      std::memcpy(dst_, src_, run_bytes_);
-      return;
+      Copy(Plane(), src_, dst_);
+    } else {
+      Walk(0, src_, dst_);
     }
-    Walk(0, src_, dst_);
+    if (stream_) {
+      EndStream();
+    }
   }
 
  private:
@@ -343,15 +432,20 @@ class NestRunner {
     } else if (cross_) {
       CopyCross(run_bytes_, {loop, loops_[level + 1]}, src, dst);
     } else if (level + 1 < size_) {
-      CopyPlane(run_bytes_, {loop, loops_[level + 1]}, src, dst);
+      Copy({loop, loops_[level + 1]}, src, dst);
     } else {
-      CopyPlane(run_bytes_, {NestLoop{1, 0, 0}, loop}, src, dst);
+      Copy({NestLoop{1, 0, 0}, loop}, src, dst);
     }
+  }
+
+  void Copy(const Plane& plane, const std::byte* src, std::byte* dst) const {
+    stream_ ? StreamPlane(run_bytes_, plane, src, dst) : CopyPlane(run_bytes_, plane, src, dst);
   }
 
   std::uint64_t run_bytes_;
   const std::byte* src_;
   std::byte* dst_;
+  bool stream_;
   bool cross_ = false;
   std::size_t size_ = 0;
   std::array<NestLoop, kMaxAxes> loops_;
@@ -449,7 +543,8 @@ class WindowRunner {
       src = dense;
       dst = free;
     }
-    NestRunner runner(nest_.run_bytes, src, dst);
+    // What is gathered goes through a checksum or to a device next: keep it in the cache.
+    NestRunner runner(nest_.run_bytes, src, dst, !kGather && nest_.num_bytes() >= kStreamBytes);
     runner.Add(head);
     for (std::size_t i = level + 1; i < nest_.loops.size(); ++i) {
       runner.Add(nest_.loops[i]);
@@ -482,7 +577,7 @@ class WindowRunner {
 }  // namespace
 
 void RunCopy(const CopyNest& nest, const std::byte* src, std::byte* dst) {
-  NestRunner runner(nest.run_bytes, src, dst);
+  NestRunner runner(nest.run_bytes, src, dst, nest.num_bytes() >= kStreamBytes);
   for (const NestLoop& loop : nest.loops) {
     runner.Add(loop);
   }
