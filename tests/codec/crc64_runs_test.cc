@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -95,6 +96,33 @@ TEST_F(Crc64RunsTest, EveryRunSizeAndCountMatches) {
         ASSERT_EQ(kernel.runs(data.data(), run_bytes, loops), expected)
             << kernel.name << " run_bytes " << run_bytes << " count " << count;
       }
+    }
+  }
+}
+
+TEST_F(Crc64RunsTest, LongRunsMatchWhateverTheirRemainder) {
+  const Bytes data = RandomBytes(3 * 9100, 25);
+  for (std::uint64_t run_bytes = 261; run_bytes <= 9000; run_bytes += run_bytes < 1100 ? 1 : 37) {
+    const auto stride = static_cast<std::int64_t>(run_bytes + 7);
+    const Loops loops = {{3, stride, run_bytes + run_bytes % 41}};
+    const std::uint64_t expected = Crc64Linear(NaiveString(data.data(), run_bytes, loops));
+    for (const Crc64Kernel& kernel : Crc64Kernels()) {
+      ASSERT_EQ(kernel.runs(data.data(), run_bytes, loops), expected)
+          << kernel.name << " run_bytes " << run_bytes;
+    }
+  }
+}
+
+// A kernel that loads whole registers must not touch what lies around a run.
+TEST_F(Crc64RunsTest, ReadsNothingBesidesTheRuns) {
+  for (std::uint64_t run_bytes = 1; run_bytes <= 700; run_bytes += run_bytes < 100 ? 1 : 13) {
+    const Bytes data =
+        RandomBytes(run_bytes, run_bytes);  // exactly allocated, for AddressSanitizer
+    const Loops loops = {{5, 0, run_bytes + 1}};
+    const std::uint64_t expected = Crc64Linear(NaiveString(data.data(), run_bytes, loops));
+    for (const Crc64Kernel& kernel : Crc64Kernels()) {
+      ASSERT_EQ(kernel.runs(data.data(), run_bytes, loops), expected) << kernel.name;
+      ASSERT_EQ(kernel.linear(data.data(), run_bytes, 0), ReferenceLinear(data)) << kernel.name;
     }
   }
 }

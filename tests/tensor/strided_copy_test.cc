@@ -266,6 +266,53 @@ TEST(RunCopyTest, EveryRunLengthUpTo300) {
   }
 }
 
+// Copies large enough to bypass the cache take another path.
+TEST(RunCopyTest, LargeCopiesOfEveryAlignment) {
+  constexpr std::uint64_t kTotal = 9 << 20;
+  Bytes src(kTotal + (1 << 20));
+  for (std::size_t i = 0; i < src.size(); ++i) {
+    src[i] = static_cast<std::byte>(i * 31 + i / 509);
+  }
+
+  struct Layout {
+    std::uint64_t run;
+    std::int64_t dst_stride;
+    std::uint64_t dst_offset;
+    bool backwards;
+  };
+
+  for (const Layout& layout :
+       {Layout{256, 256, 1, false}, Layout{257, 300, 63, false}, Layout{319, 320, 16, true},
+        Layout{5000, 5056, 7, false}, Layout{kTotal, 0, 33, false}}) {
+    SCOPED_TRACE(::testing::Message() << "run " << layout.run);
+    const std::uint64_t runs = kTotal / layout.run;
+    const auto src_stride = static_cast<std::int64_t>(layout.run) * (layout.backwards ? -1 : 1);
+    const std::uint64_t src_offset = layout.backwards ? (runs - 1) * layout.run : 3;
+    const CopyNest nest{layout.run, {{runs, src_stride, layout.dst_stride}}};
+    Bytes dst(
+        layout.dst_offset + runs * static_cast<std::uint64_t>(layout.dst_stride) + layout.run + 64,
+        kGuard);
+    Bytes want = dst;
+    for (std::uint64_t i = 0; i < runs; ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      std::copy_n(src.data() + src_offset + at * src_stride, layout.run,
+                  want.data() + layout.dst_offset + at * layout.dst_stride);
+    }
+    Bytes windowed = dst;
+    RunCopy(nest, src.data() + src_offset, dst.data() + layout.dst_offset);
+    EXPECT_TRUE(dst == want);  // Not EXPECT_EQ: it would print megabytes.
+    if (layout.backwards) {
+      continue;
+    }
+    constexpr std::uint64_t kWindow = 100001;
+    for (std::uint64_t at = 0; at < nest.src_span(); at += kWindow) {
+      RunCopyWindow(nest, {at, std::min(kWindow, nest.src_span() - at)},
+                    src.data() + src_offset + at, windowed.data() + layout.dst_offset);
+    }
+    EXPECT_TRUE(windowed == want);
+  }
+}
+
 TEST(RunCopyTest, ScalarsAndEmptyNests) {
   const Bytes src = {std::byte{1}, std::byte{2}};
   Bytes dst(2, kGuard);

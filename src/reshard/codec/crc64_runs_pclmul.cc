@@ -87,36 +87,37 @@ struct HornerLoop {
 };
 
 template <typename Run>
-RESHARD_CRC64_FN __m128i NestRuns(const Run& run, std::span<const Level> levels,
-                                  const std::byte* p) {
-  return Nest(HornerLoop<Run>{run}, levels, p);
+RESHARD_CRC64_FN std::uint64_t NestRuns(const Run& run, std::uint64_t run_bytes,
+                                        std::span<const Crc64Loop> loops, const std::byte* p) {
+  return Finish(Nest(HornerLoop<Run>{run}, PrepareLevels(loops), p), run_bytes);
 }
 
 }  // namespace
 
-RESHARD_CRC64_FN std::uint64_t RunsByBlocks(const std::byte* data, std::uint64_t run_bytes,
-                                            std::span<const Crc64Loop> loops, FoldFunction fold) {
+std::uint64_t RunsByBlocks(const std::byte* data, std::uint64_t run_bytes,
+                           std::span<const Crc64Loop> loops, FoldFunction fold) {
   constexpr std::uint64_t kMediumBytes = 96;
-  const std::vector<Level> levels = PrepareLevels(loops);
-  __m128i v = _mm_setzero_si128();
-  if (run_bytes == 1) {
-    v = NestRuns(WordRun<std::uint8_t>{}, levels, data);
-  } else if (run_bytes == 2) {
-    v = NestRuns(WordRun<std::uint16_t>{}, levels, data);
-  } else if (run_bytes == 4) {
-    v = NestRuns(WordRun<std::uint32_t>{}, levels, data);
-  } else if (run_bytes == 8) {
-    v = NestRuns(WordRun<std::uint64_t>{}, levels, data);
-  } else if (run_bytes < 16) {
-    v = NestRuns(ShortRun{run_bytes}, levels, data);
-  } else if (run_bytes == 16) {
-    v = NestRuns(BlockRun{}, levels, data);
-  } else if (run_bytes <= kMediumBytes) {
-    v = NestRuns(MediumRun{run_bytes}, levels, data);
-  } else {
-    v = NestRuns(LongRun{run_bytes, fold}, levels, data);
+  switch (run_bytes) {
+    case 1:
+      return NestRuns(WordRun<std::uint8_t>{}, run_bytes, loops, data);
+    case 2:
+      return NestRuns(WordRun<std::uint16_t>{}, run_bytes, loops, data);
+    case 4:
+      return NestRuns(WordRun<std::uint32_t>{}, run_bytes, loops, data);
+    case 8:
+      return NestRuns(WordRun<std::uint64_t>{}, run_bytes, loops, data);
+    case 16:
+      return NestRuns(BlockRun{}, run_bytes, loops, data);
+    default:
+      break;
   }
-  return Finish(v, run_bytes);
+  if (run_bytes < 16) {
+    return NestRuns(ShortRun{run_bytes}, run_bytes, loops, data);
+  }
+  if (run_bytes <= kMediumBytes) {
+    return NestRuns(MediumRun{run_bytes}, run_bytes, loops, data);
+  }
+  return NestRuns(LongRun{run_bytes, fold}, run_bytes, loops, data);
 }
 
 std::uint64_t RunsPclmul(const std::byte* data, std::uint64_t run_bytes,

@@ -3,10 +3,13 @@
 // A group of ranks that act together. All collectives are called by every rank of the group in the
 // same order, from one thread at a time per rank.
 //
-// Failure: a rank that gives no sign of life within the deadline becomes kPeerFailed PEER_TIMEOUT on
-// all other ranks, naming the silent *global* rank; the group is dead afterwards: every later call
-// returns the same error at once. Group rank and global rank are kept apart: arguments named `rank`
-// or `root` are group ranks; messages and file names use global ranks.
+// Failure: a rank that gives no sign of life within the deadline becomes kPeerFailed PEER_TIMEOUT
+// on all other ranks, naming the silent *global* rank; the group is dead afterwards: every later
+// call returns the same error at once. A rank that destroys its group while others wait for it is
+// named with PEER_LEFT. A rank that only sends (a leaf of Gather) may return OK before it can know
+// of a failure; the next collective tells. Waiting in any group derived from one job is a sign of
+// life for all of them. Group rank and global rank are kept apart: arguments named `rank` or `root`
+// are group ranks; messages and file names use global ranks.
 
 #include <chrono>
 #include <cstdint>
@@ -45,8 +48,10 @@ class ProcessGroup {
   /// The group rank of a global rank, or -1.
   int FindGlobalRank(int global) const;
 
-  /// Every rank's bytes at `root` (index = group rank); an empty vector elsewhere. Lengths may differ.
-  virtual Result<std::vector<Bytes>> Gather(ByteSpan mine, int root, Wait wait = Wait::kControl) = 0;
+  /// Every rank's bytes at `root` (index = group rank); an empty vector elsewhere. Lengths may
+  /// differ.
+  virtual Result<std::vector<Bytes>> Gather(ByteSpan mine, int root,
+                                            Wait wait = Wait::kControl) = 0;
 
   /// The root's bytes on every rank; `mine` counts on the root only.
   virtual Result<Bytes> Broadcast(ByteSpan mine, int root, Wait wait = Wait::kControl) = 0;
@@ -55,14 +60,16 @@ class ProcessGroup {
   virtual Result<std::vector<Bytes>> AllGather(ByteSpan mine, Wait wait = Wait::kControl) = 0;
 
   /// Sends send[r] to rank r and fills receive[r] with what rank r sent here; sizes must agree
-  /// pairwise. Transfers of any size: cut where the transport counts in int.
+  /// pairwise. Transfers of any size: cut where the transport counts in int. After a kPeerFailed
+  /// error over MPI the spans may still be in use by transfers that cannot be cancelled: keep their
+  /// memory until the process ends.
   virtual Status AllToAllV(std::span<const ByteSpan> send, std::span<const MutableByteSpan> receive,
                            Wait wait = Wait::kData) = 0;
 
   virtual Status Barrier(Wait wait = Wait::kControl) = 0;
 
-  /// A sign of life from a rank that is busy between two collectives; cheap, rate-limited inside, may
-  /// be called from any thread. Never blocks.
+  /// A sign of life from a rank that is busy between two collectives; cheap, rate-limited inside,
+  /// may be called from any thread. Never blocks.
   virtual void Beat() = 0;
 
   /// The vote that ends a phase: OK on every rank if all are OK; else on every rank the same error,

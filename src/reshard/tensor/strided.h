@@ -75,9 +75,10 @@ CopyNest MakeCopyNest(std::span<const std::uint64_t> unit_extent, std::uint32_t 
                       std::span<const std::int64_t> src_stride_bytes,
                       std::span<const std::int64_t> dst_stride_bytes);
 
-/// Copies the nest. Runs of >= 256 bytes move at memcpy speed; element-wise runs of 1, 2, 4, 8
-/// bytes (and 3, 16) have fast paths, with a blocked path for transposes. No overlap of src and
-/// dst.
+/// Copies the nest. Runs of >= 256 bytes move at memcpy speed; shorter ones (1, 2, 3, 4, 8, 16
+/// bytes above all) have fast paths, with a blocked path for transposes. The order of the writes is
+/// unspecified. No overlap of src and dst. Nests of >= 8 MiB in long runs bypass the cache, here
+/// and in RunCopyWindow.
 void RunCopy(const CopyNest& nest, const std::byte* src, std::byte* dst);
 
 /// Copies only what lies in source bytes [window.offset, window.end()) counted from the nest's

@@ -1,4 +1,4 @@
-// The kernels that run a copy nest, whole or through a window.
+// Copy nests, whole or through a window, on top of the kernels.
 
 #include <algorithm>
 #include <array>
@@ -7,255 +7,24 @@
 #include <type_traits>
 
 #include "reshard/base/check.h"
+#include "reshard/tensor/copy_kernels_internal.h"
 #include "reshard/tensor/strided.h"
 
 namespace reshard {
 namespace {
 
-// Runs shorter than this profit from another order of the loops; longer ones fill cache lines.
-constexpr std::uint64_t kLineBytes = 64;
-
-std::ptrdiff_t At(std::uint64_t i, std::int64_t stride) {
-  return static_cast<std::ptrdiff_t>(i) * stride;
-}
-
-// The two innermost loops of a nest; a count of 1 where there are fewer.
-struct Plane {
-  NestLoop outer{1, 0, 0};
-  NestLoop inner{1, 0, 0};
-};
-
-template <typename Run>
-void ForEachRun(const Plane& plane, const std::byte* src, std::byte* dst, Run run) {
-  const NestLoop outer = plane.outer;  // Copies: the bytes written could alias `plane`.
-  const NestLoop inner = plane.inner;
-  for (std::uint64_t i = 0; i < outer.count; ++i) {
-    const std::byte* s = src + At(i, outer.src_stride);
-    std::byte* d = dst + At(i, outer.dst_stride);
-    for (std::uint64_t j = 0; j < inner.count; ++j) {
-      run(s + At(j, inner.src_stride), d + At(j, inner.dst_stride));
-    }
-  }
-}
-
-template <std::size_t kBytes>
-void CopyFixed(const Plane& plane, const std::byte* src, std::byte* dst) {
-  ForEachRun(plane, src, dst, [](const std::byte* s, std::byte* d) { std::memcpy(d, s, kBytes); });
-}
-
-// Runs of kBytes..2 * kBytes bytes: two fixed copies that overlap in the middle instead of a call.
-template <std::size_t kBytes>
-void CopyPair(std::uint64_t run_bytes, const Plane& plane, const std::byte* src, std::byte* dst) {
-  const std::uint64_t tail = run_bytes - kBytes;
-  ForEachRun(plane, src, dst, [tail](const std::byte* s, std::byte* d) {
-    std::memcpy(d, s, kBytes);
-    std::memcpy(d + tail, s + tail, kBytes);
-  });
-}
-
-void CopyAny(std::uint64_t run_bytes, const Plane& plane, const std::byte* src, std::byte* dst) {
-  ForEachRun(plane, src, dst,
-             [run_bytes](const std::byte* s, std::byte* d) { std::memcpy(d, s, run_bytes); });
-}
-
-void CopyOddPlane(std::uint64_t run_bytes, const Plane& plane, const std::byte* src,
-                  std::byte* dst) {
-  if (run_bytes < 8) {
-    return CopyPair<4>(run_bytes, plane, src, dst);
-  }
-  if (run_bytes < 16) {
-    return CopyPair<8>(run_bytes, plane, src, dst);
-  }
-  if (run_bytes < 32) {
-    return CopyPair<16>(run_bytes, plane, src, dst);
-  }
-  if (run_bytes < 64) {
-    return CopyPair<32>(run_bytes, plane, src, dst);
-  }
-  if (run_bytes < 128) {
-    return CopyPair<64>(run_bytes, plane, src, dst);
-  }
-  CopyAny(run_bytes, plane, src, dst);
-}
-
-void CopyPlane(std::uint64_t run_bytes, const Plane& plane, const std::byte* src, std::byte* dst) {
-  switch (run_bytes) {
-    case 1:
-      return CopyFixed<1>(plane, src, dst);
-    case 2:
-      return CopyFixed<2>(plane, src, dst);
-    case 3:
-      return CopyFixed<3>(plane, src, dst);
-    case 4:
-      return CopyFixed<4>(plane, src, dst);
-    case 8:
-      return CopyFixed<8>(plane, src, dst);
-    case 12:
-      return CopyFixed<12>(plane, src, dst);
-    case 16:
-      return CopyFixed<16>(plane, src, dst);
-    case 32:
-      return CopyFixed<32>(plane, src, dst);
-    case 64:
-      return CopyFixed<64>(plane, src, dst);
-    case 128:
-      return CopyFixed<128>(plane, src, dst);
-    default:
-      return CopyOddPlane(run_bytes, plane, src, dst);
-  }
-}
-
-// A plane whose two sides disagree about the inner loop: one loop has the smaller source stride
-// (across), the other the smaller destination stride (down).
-struct CrossPlane {
-  NestLoop across;
-  NestLoop down;
-};
-
-// Walks the plane in tiles of about a cache line in both directions, so that a line that was
-// touched is used up while it is in the cache.
-void CopyBlocked(std::uint64_t run_bytes, const CrossPlane& plane, const std::byte* src,
-                 std::byte* dst) {
-  const std::uint64_t side = std::max<std::uint64_t>(8, kLineBytes / run_bytes);
-  for (std::uint64_t i = 0; i < plane.down.count; i += side) {
-    for (std::uint64_t j = 0; j < plane.across.count; j += side) {
-      Plane tile{plane.across, plane.down};
-      tile.outer.count = std::min(side, plane.across.count - j);
-      tile.inner.count = std::min(side, plane.down.count - i);
-      CopyPlane(run_bytes, tile,
-                src + At(i, plane.down.src_stride) + At(j, plane.across.src_stride),
-                dst + At(i, plane.down.dst_stride) + At(j, plane.across.dst_stride));
-    }
-  }
-}
-
-// 16-byte vectors of elements, in the compilers' own extension: any processor, no intrinsics.
-template <typename T>
-struct Vector {
-  static constexpr std::size_t kLanes = 16 / sizeof(T);
-  typedef T Type __attribute__((vector_size(16)));
-};
-
-// The first (kHigh: last) halves of a and b, element by element in turn.
-template <typename T, bool kHigh>
-typename Vector<T>::Type Interleave(typename Vector<T>::Type a, typename Vector<T>::Type b) {
-  if constexpr (sizeof(T) == 8) {
-    return kHigh ? __builtin_shufflevector(a, b, 1, 3) : __builtin_shufflevector(a, b, 0, 2);
-  } else if constexpr (sizeof(T) == 4) {
-    return kHigh ? __builtin_shufflevector(a, b, 2, 6, 3, 7)
-                 : __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  } else if constexpr (sizeof(T) == 2) {
-    return kHigh ? __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-                 : __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-  } else {
-    return kHigh ? __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
-                                           30, 15, 31)
-                 : __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
-                                           23);
-  }
-}
-
-// Transposes kLanes x kLanes elements in registers: log2(kLanes) perfect shuffles of the rows.
-template <typename T>
-void TransposeSquare(const std::byte* src, std::int64_t src_row, std::byte* dst,
-                     std::int64_t dst_row) {
-  constexpr std::size_t kLanes = Vector<T>::kLanes;
-  using V = typename Vector<T>::Type;
-  std::array<V, kLanes> rows;
-  for (std::size_t i = 0; i < kLanes; ++i) {
-    std::memcpy(&rows[i], src + At(i, src_row), 16);
-  }
-  for (std::size_t step = 1; step < kLanes; step *= 2) {
-    std::array<V, kLanes> shuffled;
-    for (std::size_t i = 0; i < kLanes / 2; ++i) {
-      shuffled[2 * i] = Interleave<T, false>(rows[i], rows[i + kLanes / 2]);
-      shuffled[2 * i + 1] = Interleave<T, true>(rows[i], rows[i + kLanes / 2]);
-    }
-    rows = shuffled;
-  }
-  for (std::size_t i = 0; i < kLanes; ++i) {
-    std::memcpy(dst + At(i, dst_row), &rows[i], 16);
-  }
-}
-
-// Transposes one tile of a cache line by a cache line. Rows whose distance is a power of two share
-// a cache set, so every source line is read once, whole, into a buffer before it is taken apart.
-template <typename T>
-void TransposeTile(const std::byte* src, std::int64_t src_row, std::byte* dst,
-                   std::int64_t dst_row) {
-  constexpr std::size_t kSide = kLineBytes / sizeof(T);
-  constexpr std::size_t kLanes = Vector<T>::kLanes;
-  alignas(kLineBytes) std::array<std::byte, kSide * kLineBytes> buffer;
-  for (std::size_t i = 0; i < kSide; ++i) {
-    std::memcpy(buffer.data() + i * kLineBytes, src + At(i, src_row), kLineBytes);
-  }
-  for (std::size_t column = 0; column < kSide; column += kLanes) {
-    for (std::size_t row = 0; row < kSide; row += kLanes) {
-      TransposeSquare<T>(buffer.data() + row * kLineBytes + column * sizeof(T), kLineBytes,
-                         dst + At(column, dst_row) + row * sizeof(T), dst_row);
-    }
-  }
-}
-
-// Copies a part of the plane, given by its first element and counts, with CopyBlocked.
-void CopyCorner(std::uint64_t run_bytes, CrossPlane plane, std::uint64_t down, std::uint64_t across,
-                const std::byte* src, std::byte* dst) {
-  src += At(down, plane.down.src_stride) + At(across, plane.across.src_stride);
-  dst += At(down, plane.down.dst_stride) + At(across, plane.across.dst_stride);
-  plane.down.count -= down;
-  plane.across.count -= across;
-  CopyBlocked(run_bytes, plane, src, dst);
-}
-
-// A plane of single elements, dense across in the source and dense down in the destination.
-template <typename T>
-void Transpose(const CrossPlane& plane, const std::byte* src, std::byte* dst) {
-  constexpr std::uint64_t kSide = kLineBytes / sizeof(T);
-  // Destination rows visited in turn: their pages stay in the TLB while the source streams.
-  constexpr std::uint64_t kBand = 256;
-  const std::uint64_t tiled_down = plane.down.count / kSide * kSide;
-  const std::uint64_t tiled_across = plane.across.count / kSide * kSide;
-  for (std::uint64_t band = 0; band < tiled_across; band += kBand) {
-    const std::uint64_t band_end = std::min(band + kBand, tiled_across);
-    for (std::uint64_t i = 0; i < tiled_down; i += kSide) {
-      for (std::uint64_t j = band; j < band_end; j += kSide) {
-        TransposeTile<T>(
-            src + At(i, plane.down.src_stride) + At(j, sizeof(T)), plane.down.src_stride,
-            dst + At(j, plane.across.dst_stride) + At(i, sizeof(T)), plane.across.dst_stride);
-      }
-    }
-  }
-  CopyCorner(sizeof(T), plane, 0, tiled_across, src, dst);
-  CrossPlane bottom = plane;
-  bottom.across.count = tiled_across;
-  CopyCorner(sizeof(T), bottom, tiled_down, 0, src, dst);
-}
-
-void CopyCross(std::uint64_t run_bytes, const CrossPlane& plane, const std::byte* src,
-               std::byte* dst) {
-  const auto run = static_cast<std::int64_t>(run_bytes);
-  if (plane.across.src_stride == run && plane.down.dst_stride == run) {
-    switch (run_bytes) {
-      case 1:
-        return Transpose<std::uint8_t>(plane, src, dst);
-      case 2:
-        return Transpose<std::uint16_t>(plane, src, dst);
-      case 4:
-        return Transpose<std::uint32_t>(plane, src, dst);
-      case 8:
-        return Transpose<std::uint64_t>(plane, src, dst);
-      default:
-        break;
-    }
-  }
-  CopyBlocked(run_bytes, plane, src, dst);
-}
+// Copies of this many bytes in all bypass the cache where their runs are long enough: their
+// destination would not stay in it anyhow, and a plain store first reads the line it overwrites (a
+// third of the traffic).
+constexpr std::uint64_t kStreamBytes = 8 << 20;
 
 // A nest on its way to the kernels: loops may be reordered, because its runs are independent.
 class NestRunner {
  public:
-  NestRunner(std::uint64_t run_bytes, const std::byte* src, std::byte* dst)
-      : run_bytes_(run_bytes), src_(src), dst_(dst) {}
+  // `may_stream`: the copy that this is (a part of) is large, and nobody reads the destination
+  // soon.
+  NestRunner(std::uint64_t run_bytes, const std::byte* src, std::byte* dst, bool may_stream)
+      : run_bytes_(run_bytes), src_(src), dst_(dst), stream_(may_stream) {}
 
   // Adds a loop inside those added before.
   void Add(NestLoop loop) {
@@ -282,11 +51,15 @@ class NestRunner {
     if (run_bytes_ < kLineBytes) {
       Arrange();
     }
+    stream_ = stream_ && run_bytes_ >= kStreamRunBytes;
     if (size_ == 0) {
-      std::memcpy(dst_, src_, run_bytes_);
-      return;
+      Copy(Plane(), src_, dst_);
+    } else {
+      Walk(0, src_, dst_);
     }
-    Walk(0, src_, dst_);
+    if (stream_) {
+      EndStream();
+    }
   }
 
  private:
@@ -343,15 +116,20 @@ class NestRunner {
     } else if (cross_) {
       CopyCross(run_bytes_, {loop, loops_[level + 1]}, src, dst);
     } else if (level + 1 < size_) {
-      CopyPlane(run_bytes_, {loop, loops_[level + 1]}, src, dst);
+      Copy({loop, loops_[level + 1]}, src, dst);
     } else {
-      CopyPlane(run_bytes_, {NestLoop{1, 0, 0}, loop}, src, dst);
+      Copy({NestLoop{1, 0, 0}, loop}, src, dst);
     }
+  }
+
+  void Copy(const Plane& plane, const std::byte* src, std::byte* dst) const {
+    stream_ ? StreamPlane(run_bytes_, plane, src, dst) : CopyPlane(run_bytes_, plane, src, dst);
   }
 
   std::uint64_t run_bytes_;
   const std::byte* src_;
   std::byte* dst_;
+  bool stream_;
   bool cross_ = false;
   std::size_t size_ = 0;
   std::array<NestLoop, kMaxAxes> loops_;
@@ -449,7 +227,8 @@ class WindowRunner {
       src = dense;
       dst = free;
     }
-    NestRunner runner(nest_.run_bytes, src, dst);
+    // What is gathered goes through a checksum or to a device next: keep it in the cache.
+    NestRunner runner(nest_.run_bytes, src, dst, !kGather && nest_.num_bytes() >= kStreamBytes);
     runner.Add(head);
     for (std::size_t i = level + 1; i < nest_.loops.size(); ++i) {
       runner.Add(nest_.loops[i]);
@@ -482,7 +261,7 @@ class WindowRunner {
 }  // namespace
 
 void RunCopy(const CopyNest& nest, const std::byte* src, std::byte* dst) {
-  NestRunner runner(nest.run_bytes, src, dst);
+  NestRunner runner(nest.run_bytes, src, dst, nest.num_bytes() >= kStreamBytes);
   for (const NestLoop& loop : nest.loops) {
     runner.Add(loop);
   }
