@@ -184,6 +184,19 @@ TEST(FailureTest, LeavingAfterTheLastCollectiveIsFine) {
   }
 }
 
+TEST(FailureTest, LeavingRightAfterAnExchangeIsFine) {
+  for (int round = 0; round < 100; ++round) {
+    Groups groups = ThreadProcessGroups(4);
+    EXPECT_EQ(OnEveryRank(groups,
+                          [&](ProcessGroup& group, int rank) {
+                            const Status status = DoAllToAllV(group);
+                            groups[static_cast<std::size_t>(rank)].reset();
+                            return status.ok() ? "" : status.error().ToString();
+                          }),
+              "");
+  }
+}
+
 TEST(FailureTest, DifferentSizesAreAnErrorOnAllRanks) {
   Groups groups = ShortGroups(3, std::chrono::seconds(20));
   EXPECT_EQ(

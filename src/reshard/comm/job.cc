@@ -66,8 +66,8 @@ void CommJob::Handle(int from, ByteSpan frame) {
     if (status.ok() && !status->ok()) {
       deaths_.emplace(context, status->error());
     }
-  } else if (kind == Frame::kLeave && rest.size() == sizeof(std::uint64_t)) {
-    left_[{context, from}] = LoadLittle<std::uint64_t>(rest.data());
+  } else if (kind == Frame::kLeave && rest.size() == sizeof(Departure)) {
+    left_[{context, from}] = LoadLittle<Departure>(rest.data());
   }
 }
 
@@ -112,14 +112,13 @@ Error CommJob::Kill(int context, std::span<const int> members, Error error) {
   return error;
 }
 
-std::optional<std::uint64_t> CommJob::LeftAfter(int context, int rank) {
+std::optional<Departure> CommJob::LeftAfter(int context, int rank) {
   MutexLock lock(mutex_);
   const auto it = left_.find({context, rank});
-  return it == left_.end() ? std::nullopt : std::optional<std::uint64_t>(it->second);
+  return it == left_.end() ? std::nullopt : std::optional<Departure>(it->second);
 }
 
-void CommJob::Leave(int context, std::span<const int> members,
-                    std::span<const std::uint64_t> sent) {
+void CommJob::Leave(int context, std::span<const int> members, std::span<const Departure> counts) {
   bool dead = false;
   {
     MutexLock lock(mutex_);
@@ -130,7 +129,7 @@ void CommJob::Leave(int context, std::span<const int> members,
   for (std::size_t i = 0; i < members.size() && !dead; ++i) {
     if (members[i] != transport_->rank()) {
       Bytes frame = NewFrame(Frame::kLeave, context);
-      AppendLittle(frame, sent[i]);
+      AppendLittle(frame, counts[i]);
       transport_->SendControl(members[i], frame);
     }
   }

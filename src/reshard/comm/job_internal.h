@@ -23,6 +23,13 @@
 
 namespace reshard {
 
+/// How many messages went between a member that has left a group and this rank, as that member saw
+/// it.
+struct Departure {
+  std::uint64_t sent = 0;      ///< by it to this rank
+  std::uint64_t received = 0;  ///< by it from this rank
+};
+
 /// One rank's view of a job. Ranks are those of the transport.
 class CommJob {
  public:
@@ -50,11 +57,11 @@ class CommJob {
   /// Declares a group dead and tells its members; the first error stays. Returns what stays.
   Error Kill(int context, std::span<const int> members, Error error);
 
-  /// How many messages a member that has left the group sent here before; nothing while it stays.
-  std::optional<std::uint64_t> LeftAfter(int context, int rank);
+  /// What a member that has left the group said; nothing while it stays.
+  std::optional<Departure> LeftAfter(int context, int rank);
 
-  /// Tells the members that this rank has left; sent[i] is the number of messages to members[i].
-  void Leave(int context, std::span<const int> members, std::span<const std::uint64_t> sent);
+  /// Tells the members that this rank has left; counts[i] is about members[i], as it will read it.
+  void Leave(int context, std::span<const int> members, std::span<const Departure> counts);
 
   /// Takes a context that no group of this rank has ever had; false when it is taken.
   bool Reserve(int context);
@@ -73,7 +80,7 @@ class CommJob {
   std::set<int> reserved_ RESHARD_GUARDED_BY(mutex_);
   std::set<int> closed_ RESHARD_GUARDED_BY(mutex_);
   std::map<int, Error> deaths_ RESHARD_GUARDED_BY(mutex_);
-  std::map<std::pair<int, int>, std::uint64_t> left_ RESHARD_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int>, Departure> left_ RESHARD_GUARDED_BY(mutex_);
 };
 
 /// The group of `members` (transport ranks, in group order), of which this rank is one.

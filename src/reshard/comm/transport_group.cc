@@ -52,13 +52,12 @@ class TransportGroup final : public ProcessGroup {
       : job_(std::move(job)),
         context_(context),
         members_(std::move(members)),
-        sent_(members_.size(), 0),
-        received_(members_.size(), 0) {
+        counts_(members_.size()) {
     const auto me = std::find(members_.begin(), members_.end(), job_->transport().rank());
     rank_ = static_cast<int>(me - members_.begin());
   }
 
-  ~TransportGroup() override { job_->Leave(context_, members_, sent_); }
+  ~TransportGroup() override { job_->Leave(context_, members_, counts_); }
 
   using ProcessGroup::global_rank;
 
@@ -123,8 +122,7 @@ class TransportGroup final : public ProcessGroup {
   std::vector<int> members_;
   int rank_ = 0;
   int children_ = 0;
-  std::vector<std::uint64_t> sent_;      // messages, per group rank
-  std::vector<std::uint64_t> received_;  // messages, per group rank
+  std::vector<Departure> counts_;  // messages to and from each member
 };
 
 Bytes Framed(ByteSpan data) {
@@ -160,7 +158,7 @@ void TransportGroup::Send(int to, ByteSpan data, std::vector<Pending>& pending) 
   while (!data.empty()) {
     const ByteSpan piece = data.first(std::min(data.size(), max_message()));
     pending.push_back({job_->transport().Send(Member(to), context_, piece), to, false});
-    ++sent_[static_cast<std::size_t>(to)];
+    ++counts_[static_cast<std::size_t>(to)].sent;
     data = data.subspan(piece.size());
   }
 }
@@ -237,7 +235,7 @@ Result<bool> TransportGroup::TestAll(std::vector<Pending>& pending) {
                                     : status.failure));
     }
     if (entry.receive) {
-      ++received_[static_cast<std::size_t>(entry.peer)];
+      ++counts_[static_cast<std::size_t>(entry.peer)].received;
       job_->Heard(Member(entry.peer));
       if (entry.size != nullptr) {
         *entry.size = status.size;
@@ -254,10 +252,11 @@ Status TransportGroup::CheckPeers(const std::vector<Pending>& pending, Wait wait
   int silent = -1;
   auto oldest = now;
   for (const Pending& entry : pending) {
-    const auto left_after = job_->LeftAfter(context_, Member(entry.peer));
-    // Its last messages may still be on their way.
-    if (left_after &&
-        (!entry.receive || *left_after <= received_[static_cast<std::size_t>(entry.peer)])) {
+    // A member may leave as soon as it is done: what it sent can still be on its way, and what it
+    // has received may not be reported here yet. Only what it never sent or took will not come.
+    const Departure& mine = counts_[static_cast<std::size_t>(entry.peer)];
+    const auto theirs = job_->LeftAfter(context_, Member(entry.peer));
+    if (theirs && (entry.receive ? theirs->sent <= mine.received : theirs->received < mine.sent)) {
       return Die(ErrorCode::kPeerFailed, "PEER_LEFT",
                  fmt::format("rank {} left the group while rank {} was waiting for it",
                              global_rank(entry.peer), global_rank()));

@@ -231,11 +231,14 @@ void MpiTransport::Drop(std::span<const TransferId> ids, std::shared_ptr<const v
 }
 
 void MpiTransport::Reap() {
-  flight_->outgoing.remove_if([this](Frame& frame) {
-    const bool done = IsDone(frame.request);
-    waiting_[static_cast<std::size_t>(frame.peer)] -= done ? 1 : 0;
-    return done;
-  });
+  for (auto it = flight_->outgoing.begin(); it != flight_->outgoing.end();) {
+    if (IsDone(it->request)) {
+      --waiting_[static_cast<std::size_t>(it->peer)];
+      it = flight_->outgoing.erase(it);
+    } else {
+      ++it;
+    }
+  }
   flight_->dropped.remove_if([](Dropped& dropped) { return IsDone(dropped.request); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -20,8 +21,11 @@ Result<StagingBuffer> StagingBuffer::Allocate(std::size_t size) {
   if (size == 0) {
     return out;
   }
+  // Touching more than there is would end the process, not this call.
+  const auto machine = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   void* memory = nullptr;
-  if (size > SIZE_MAX - kHugePage || ::posix_memalign(&memory, kHugePage, size) != 0) {
+  if (size > machine || ::posix_memalign(&memory, kHugePage, size) != 0) {
     return MakeError(ErrorCode::kUnavailable, "NO_MEMORY",
                      fmt::format("cannot allocate a staging buffer of {} bytes; lower the memory "
                                  "budget or free memory",

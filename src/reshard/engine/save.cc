@@ -1,0 +1,815 @@
+#include "reshard/engine/save.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <exception>
+
+#include "reshard/base/mutex.h"
+#include "reshard/catalog/description.h"
+#include "reshard/catalog/wire.h"
+#include "reshard/codec/crc64.h"
+#include "reshard/engine/payload_writer.h"
+#include "reshard/engine/snapshot.h"
+#include "reshard/format/native/catalog_codec.h"
+#include "reshard/format/native/data_file.h"
+#include "reshard/format/native/names.h"
+#include "reshard/storage/posix_storage.h"
+#include "reshard/storage/staging_buffer.h"
+
+namespace reshard {
+
+/// A plan, and the digests of the descriptions that it was made of.
+struct SavePlanCache::Entry {
+  std::vector<std::uint64_t> digests;  // per rank
+  std::uint64_t min_cut_bytes = 0;
+  SavePlan plan;
+  std::uint64_t hits = 0;
+};
+
+SavePlanCache::SavePlanCache() = default;
+SavePlanCache::~SavePlanCache() = default;
+SavePlanCache::SavePlanCache(SavePlanCache&&) noexcept = default;
+SavePlanCache& SavePlanCache::operator=(SavePlanCache&&) noexcept = default;
+
+std::uint64_t SavePlanCache::hits() const { return entry_ == nullptr ? 0 : entry_->hits; }
+
+namespace {
+
+constexpr int kMostAttempts = 4;
+constexpr std::string_view kFileExists = "FILE_EXISTS";
+
+/// A status and what goes with it, as one message.
+Bytes Pack(const Status& status, ByteSpan payload = {}) {
+  Bytes out;
+  AppendCounted(out, EncodeStatus(status));
+  out.insert(out.end(), payload.begin(), payload.end());
+  return out;
+}
+
+/// Takes the status off the front; what follows stays in the reader.
+Status Unpack(WireReader& reader) {
+  ByteSpan bytes;
+  if (!reader.ReadCounted(bytes)) {
+    return BadMessage("status");
+  }
+  Result<Status> status = DecodeStatus(bytes);
+  if (!status.ok()) {
+    return tl::unexpected<Error>(std::move(status).error());
+  }
+  return std::move(*status);
+}
+
+tl::unexpected<Error> OfRank(Error error, int global_rank) {
+  return tl::unexpected<Error>(error.WithContext(fmt::format("rank {}", global_rank)));
+}
+
+/// What a rank says first.
+struct Announcement {
+  Status status;
+  std::uint64_t identity = 0;
+  std::uint64_t descriptions_digest = 0;
+  Bytes objects;
+  Bytes view;
+};
+
+/// What the coordinator tells all ranks before they write.
+struct Orders {
+  std::uint64_t unique_id = 0;
+  std::uint64_t attempt = 0;
+  std::uint64_t bytes_total = 0;
+};
+
+/// One save, on one rank. Each step that talks is reached by every rank, whatever failed locally.
+class SaveSession {
+ public:
+  SaveSession(const StateDict& state, Storage* storage, Status storage_status, ProcessGroup& group,
+              const SaveOptions& options)
+      : state_(state), storage_(storage), group_(group), options_(options),
+        local_(std::move(storage_status)), root_(group.FindGlobalRank(options.coordinator_rank)) {}
+
+  Result<SaveResult> Run() {
+    if (root_ < 0) {  // the same on every rank
+      return MakeError(ErrorCode::kInvalidArgument, "BAD_COORDINATOR",
+                       fmt::format("coordinator rank {} is not in the process group",
+                                   options_.coordinator_rank));
+    }
+    DescribeState();
+    RESHARD_TRY(Announce());
+    RESHARD_TRY(SendDescriptions());
+    for (int i = 0; i < kMostAttempts; ++i) {
+      RESHARD_TRY(ReceiveOrders());
+      WriteFile();
+      RESHARD_TRY_ASSIGN(const bool again, ReportAndCommit());
+      if (!again) {
+        return Finish();
+      }
+    }
+    return MakeError(ErrorCode::kUnavailable, "STRAY_FILES",
+                     fmt::format("other files kept taking this save's names in {}; is another writer at "
+                                 "work there?",
+                                 storage_->description()));
+  }
+
+ private:
+  bool is_root() const { return group_.rank() == root_; }
+
+  void DescribeState() {
+    if (!local_.ok()) {
+      return;
+    }
+    Result<std::vector<FlatEntry>> leaves = Flatten(state_);
+    if (!leaves.ok()) {
+      local_ = tl::unexpected<Error>(std::move(leaves).error());
+      return;
+    }
+    leaves_ = std::move(*leaves);
+    Result<StateDescription> description = Describe(leaves_);
+    if (!description.ok()) {
+      local_ = tl::unexpected<Error>(std::move(description).error());
+      return;
+    }
+    description_ = std::move(*description);
+    encoded_ = EncodeTensorDescriptions(description_.tensors);
+  }
+
+  /// Every rank's status, objects and (where it looks at other files than the coordinator) view of its
+  /// directory go to the coordinator, which says whether to go on and whether it needs descriptions.
+  Status Announce() {
+    const std::uint64_t own = storage_ == nullptr ? 0 : storage_->Identity();
+    Bytes identity;
+    AppendLittle(identity, own);
+    RESHARD_TRY_ASSIGN(const Bytes root_identity, group_.Broadcast(identity, root_));
+    if (root_identity.size() != sizeof(own)) {
+      return BadMessage("identity");
+    }
+    shared_with_root_ = own != 0 && own == LoadLittle<std::uint64_t>(root_identity.data());
+    Bytes view;
+    if (local_.ok() && (is_root() || !shared_with_root_)) {
+      Result<DirectoryView> seen = ViewDirectory(*storage_);
+      if (seen.ok()) {
+        view = EncodeDirectoryView(*seen);
+      } else {
+        local_ = tl::unexpected<Error>(std::move(seen).error());
+      }
+    }
+    Bytes message = Pack(local_);
+    AppendLittle(message, Crc64(encoded_));
+    message.push_back(std::byte{shared_with_root_});
+    AppendCounted(message, EncodeObjectDescriptions(description_.objects));
+    AppendCounted(message, view);
+    RESHARD_TRY_ASSIGN(const std::vector<Bytes> all, group_.Gather(message, root_));
+    Status decision;
+    if (is_root()) {
+      decision = ReadAnnouncements(all);
+    }
+    return SpreadDecision(decision, use_cache_);
+  }
+
+  Status ReadAnnouncements(const std::vector<Bytes>& all) {
+    std::vector<std::uint64_t> digests;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      WireReader reader(all[static_cast<std::size_t>(rank)]);
+      if (Status status = Unpack(reader); !status.ok()) {
+        return OfRank(std::move(status).error(), group_.global_rank(rank));
+      }
+      std::uint64_t digest = 0;
+      std::uint8_t shared = 0;
+      ByteSpan objects;
+      ByteSpan view;
+      if (!reader.Read(digest) || !reader.Read(shared) || !reader.ReadCounted(objects) ||
+          !reader.ReadCounted(view)) {
+        return BadMessage("announcement");
+      }
+      digests.push_back(digest);
+      all_shared_ = all_shared_ && shared != 0;
+      RESHARD_TRY_ASSIGN(std::vector<ObjectDescription> decoded, DecodeObjectDescriptions(objects));
+      objects_.push_back(std::move(decoded));
+      if (!view.empty()) {
+        RESHARD_TRY_ASSIGN(const DirectoryView seen, DecodeDirectoryView(view));
+        MergeViews(view_, seen);
+      }
+    }
+    RESHARD_TRY(ChooseId());
+    digests_ = std::move(digests);
+    SavePlanCache::Entry* cached =
+        options_.plan_cache == nullptr ? nullptr : options_.plan_cache->entry().get();
+    use_cache_ = cached != nullptr && cached->digests == digests_ &&
+                 cached->min_cut_bytes == options_.plan.min_cut_bytes;
+    return OkStatus();
+  }
+
+  Status ChooseId() {
+    if (!view_.foreign_name.empty()) {
+      return MakeError(ErrorCode::kInvalidArgument, "FOREIGN_DIRECTORY",
+                       fmt::format("{} holds '{}', a checkpoint of another format; save into a "
+                                   "directory of its own",
+                                   storage_->description(), view_.foreign_name));
+    }
+    const std::optional<std::uint64_t> newest = view_.newest();
+    orders_.unique_id = options_.unique_id.value_or(newest ? *newest + 1 : 0);
+    const auto known = view_.ids.find(orders_.unique_id);
+    if (known == view_.ids.end()) {
+      return OkStatus();
+    }
+    if (known->second.committed && !options_.overwrite) {
+      return MakeError(ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
+                       fmt::format("{} holds a committed snapshot {}; choose another unique_id, leave it "
+                                   "out to take the next free one, or pass overwrite",
+                                   storage_->description(), orders_.unique_id));
+    }
+    if (known->second.last_attempt) {
+      orders_.attempt = *known->second.last_attempt + 1;
+    }
+    if (known->second.committed) {  // a snapshot without data files shows no attempt in its names
+      const Result<Catalog> old = ReadCatalog(*storage_, orders_.unique_id);
+      if (old.ok()) {
+        orders_.attempt = std::max(orders_.attempt, old->info().attempt + 1);
+      }
+    }
+    return OkStatus();
+  }
+
+  /// Broadcasts the coordinator's status and one flag.
+  Status SpreadDecision(const Status& decision, bool& flag) {
+    Bytes message;
+    if (is_root()) {
+      message = Pack(decision);
+      message.push_back(std::byte{flag});
+    }
+    RESHARD_TRY_ASSIGN(const Bytes reply, group_.Broadcast(message, root_));
+    WireReader reader(reply);
+    RESHARD_TRY(Unpack(reader));
+    std::uint8_t value = 0;
+    if (!reader.Read(value)) {
+      return BadMessage("decision");
+    }
+    flag = value != 0;
+    return OkStatus();
+  }
+
+  /// The coordinator plans, from the cache or from everybody's descriptions.
+  Status SendDescriptions() {
+    std::vector<Bytes> all;
+    if (!use_cache_) {
+      RESHARD_TRY_ASSIGN(all, group_.Gather(encoded_, root_));
+    }
+    Status planned;
+    if (is_root()) {
+      planned = use_cache_ ? PlanFromCache() : PlanAnew(all);
+      if (planned.ok()) {
+        planned = PlanObjects();
+      }
+    }
+    bool unused = false;
+    return SpreadDecision(planned, unused);
+  }
+
+  Status PlanFromCache() {
+    ++options_.plan_cache->entry()->hits;
+    plan_ = &options_.plan_cache->entry()->plan;
+    return OkStatus();
+  }
+
+  Status PlanAnew(const std::vector<Bytes>& all) {
+    const std::vector<ByteSpan> descriptions(all.begin(), all.end());
+    RESHARD_TRY_ASSIGN(SavePlan plan, PlanSave(descriptions, GlobalRanks(), options_.plan));
+    if (options_.plan_cache == nullptr) {
+      own_plan_ = std::move(plan);
+      plan_ = &own_plan_;
+      return OkStatus();
+    }
+    auto& entry = options_.plan_cache->entry();
+    const std::uint64_t hits = entry == nullptr ? 0 : entry->hits;
+    entry = std::make_unique<SavePlanCache::Entry>();
+    *entry = {digests_, options_.plan.min_cut_bytes, std::move(plan), hits};
+    plan_ = &entry->plan;
+    return OkStatus();
+  }
+
+  Status PlanObjects() {
+    RESHARD_TRY_ASSIGN(merged_objects_, MergeObjects(objects_, *plan_, GlobalRanks()));
+    for (const PlannedTensor& tensor : plan_->tensors) {
+      orders_.bytes_total += tensor.num_chunks == 0 ? 0 : NumBytes(tensor.shape, tensor.dtype);
+    }
+    return OkStatus();
+  }
+
+  std::vector<int> GlobalRanks() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      ranks.push_back(group_.global_rank(rank));
+    }
+    return ranks;
+  }
+
+  /// The coordinator claims an attempt, then tells every rank its part of the plan.
+  Status ReceiveOrders() {
+    Bytes message;
+    std::vector<Bytes> parts;
+    if (is_root()) {
+      const Status claimed = Claim();
+      message = Pack(claimed);
+      AppendNumbers(message, std::array{orders_.unique_id, orders_.attempt, orders_.bytes_total});
+      for (int rank = 0; claimed.ok() && rank < group_.size(); ++rank) {
+        parts.push_back(plan_->EncodeFor(static_cast<std::uint32_t>(rank)));
+        AppendLittle(message, static_cast<std::uint64_t>(parts.back().size()));
+      }
+    }
+    RESHARD_TRY_ASSIGN(const Bytes reply, group_.Broadcast(message, root_));
+    WireReader reader(reply);
+    RESHARD_TRY(Unpack(reader));
+    std::vector<std::uint64_t> sizes(static_cast<std::size_t>(group_.size()));
+    if (!reader.Read(orders_.unique_id) || !reader.Read(orders_.attempt) ||
+        !reader.Read(orders_.bytes_total) || !reader.ReadNumbers(sizes)) {
+      return BadMessage("orders");
+    }
+    Bytes own(sizes[static_cast<std::size_t>(group_.rank())]);
+    std::vector<ByteSpan> send(sizes.size());
+    std::vector<MutableByteSpan> receive(sizes.size());
+    std::copy(parts.begin(), parts.end(), send.begin());
+    receive[static_cast<std::size_t>(root_)] = own;
+    RESHARD_TRY(group_.AllToAllV(send, receive, Wait::kControl));
+    RESHARD_TRY_ASSIGN(rank_plan_, DecodeRankPlan(own, description_.tensors));
+    return OkStatus();
+  }
+
+  /// Creates the temporary catalog exclusively, locked: nobody else writes under this attempt's names.
+  Status Claim() {
+    claim_.reset();
+    for (int i = 0; i < kMostAttempts; ++i) {
+      const std::string name = native::TempCatalogName(orders_.unique_id, orders_.attempt);
+      Result<std::unique_ptr<WritableObject>> created = storage_->Create(name, {0, true});
+      if (created.ok()) {
+        claim_ = std::move(*created);
+        return OkStatus();
+      }
+      if (created.error().reason != kFileExists) {
+        return tl::unexpected<Error>(std::move(created).error());
+      }
+      ++orders_.attempt;
+    }
+    return MakeError(ErrorCode::kUnavailable, "STRAY_FILES",
+                     fmt::format("no free attempt of snapshot {} in {}; is another writer at work there?",
+                                 orders_.unique_id, storage_->description()));
+  }
+
+  /// Writes this rank's data file; the outcome is in local_ and report_.
+  void WriteFile() {
+    report_ = {};
+    file_finished_ = false;
+    file_.reset();
+    local_ = rank_plan_.chunks.empty() ? OkStatus() : WriteChunks();
+    if (!local_.ok()) {
+      DiscardFile();
+    }
+  }
+
+  Status WriteChunks() {
+    const auto& tensors = description_.tensors;
+    std::vector<ChunkSource> sources;
+    std::vector<native::HeaderEntry> entries;
+    for (const RankChunk& chunk : rank_plan_.chunks) {
+      const TensorDescription& tensor = tensors[chunk.tensor];
+      const TensorShard* shard = FindShard(chunk);
+      if (shard == nullptr) {
+        return BadMessage("plan names a box that this rank does not hold");
+      }
+      sources.push_back({shard, tensor.shape, chunk.box, chunk.payload_offset});
+      entries.push_back({tensor.key, tensor.dtype, tensor.shape, chunk.box, chunk.payload_offset});
+    }
+    RESHARD_TRY_ASSIGN(const Bytes sample, EncodeFragment(0, {}));
+    RESHARD_TRY_ASSIGN(const std::uint64_t payload_offset, native::HeaderSize(entries, sample.size()));
+    const std::uint64_t file_size = payload_offset + rank_plan_.payload_bytes;
+    const std::string name = native::DataFileName(static_cast<std::uint64_t>(group_.global_rank()),
+                                                  orders_.unique_id, orders_.attempt);
+    RESHARD_TRY_ASSIGN(file_, storage_->Create(name, {file_size, false}));
+    report_.file_name = name;
+    PayloadOptions payload;
+    payload.threads = options_.threads;
+    payload.progress = [this](std::uint64_t bytes) { return Advance(bytes); };
+    RESHARD_TRY_ASSIGN(PayloadChecksums sums, WritePayload(*file_, payload_offset, sources, payload));
+    report_.file_size = file_size;
+    report_.payload_offset = payload_offset;
+    report_.block_checksums = std::move(sums.blocks);
+    report_.digest_parts = std::move(sums.digest_parts);
+    RESHARD_TRY(WriteHeader(entries));
+    RESHARD_TRY(file_->Finish(file_size));
+    file_finished_ = true;
+    group_.Beat();
+    return storage_->SyncNames();
+  }
+
+  const TensorShard* FindShard(const RankChunk& chunk) const {
+    const Tensor* tensor = TensorOf(chunk.tensor);
+    for (const TensorShard& shard : tensor->shards) {
+      if (Contains(shard.box, chunk.box)) {
+        return &shard;
+      }
+    }
+    return nullptr;
+  }
+
+  /// The leaf of the i-th tensor description (objects lie between them).
+  const Tensor* TensorOf(std::uint32_t index) const {
+    const std::string& key = description_.tensors[index].key;
+    const auto leaf = std::lower_bound(
+        leaves_.begin(), leaves_.end(), key,
+        [](const FlatEntry& entry, const std::string& k) { return entry.key < k; });
+    return leaf->leaf->get_if<Tensor>();
+  }
+
+  /// This file's own catalog entries. Its size does not depend on checksums.
+  Result<Bytes> EncodeFragment(std::uint64_t payload_offset, const WriteReport& report) const {
+    CatalogInfo info;
+    info.kind = CatalogKind::kFragment;
+    info.unique_id = orders_.unique_id;
+    info.attempt = orders_.attempt;
+    info.world_size = static_cast<std::uint64_t>(group_.size());
+    info.coordinator_rank = static_cast<std::uint64_t>(options_.coordinator_rank);
+    CatalogBuilder builder(info);
+    const auto rank = static_cast<std::uint64_t>(group_.global_rank());
+    std::vector<std::uint64_t> blocks = report.block_checksums;
+    blocks.resize((rank_plan_.payload_bytes + kBlockBytes - 1) / kBlockBytes);
+    builder.AddFile({native::DataFileName(rank, orders_.unique_id, orders_.attempt), rank,
+                     payload_offset + rank_plan_.payload_bytes, payload_offset, 0, 0, true},
+                    blocks);
+    std::vector<std::size_t> order(rank_plan_.chunks.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      order[i] = i;
+    }
+    std::stable_sort(order.begin(), order.end(), [this](std::size_t a, std::size_t b) {
+      return rank_plan_.chunks[a].tensor < rank_plan_.chunks[b].tensor;
+    });
+    for (std::size_t i = 0; i < order.size();) {
+      const std::uint32_t t = rank_plan_.chunks[order[i]].tensor;
+      const TensorDescription& tensor = description_.tensors[t];
+      std::size_t end = i;
+      std::uint64_t part = 0;
+      for (; end < order.size() && rank_plan_.chunks[order[end]].tensor == t; ++end) {
+        part ^= report.digest_parts.empty() ? 0 : report.digest_parts[order[end]];
+      }
+      RESHARD_TRY_ASSIGN(const Path path, DecodeStoredPath(tensor.key, tensor.path));
+      builder.AddTensor(tensor.key, path, tensor.dtype, tensor.shape, part);
+      for (; i < end; ++i) {
+        const RankChunk& chunk = rank_plan_.chunks[order[i]];
+        builder.AddChunk(chunk.box, 0, payload_offset + chunk.payload_offset);
+      }
+    }
+    for (const ObjectDescription& object : description_.objects) {
+      RESHARD_TRY_ASSIGN(const Path path, DecodeStoredPath(object.key, object.path));
+      builder.AddObject(object.key, path, object.per_rank ? group_.rank() : -1, object.value);
+    }
+    RESHARD_TRY_ASSIGN(const Catalog fragment, std::move(builder).Build());
+    return native::EncodeCatalog(fragment);
+  }
+
+  Status WriteHeader(const std::vector<native::HeaderEntry>& entries) {
+    RESHARD_TRY_ASSIGN(const Bytes fragment, EncodeFragment(report_.payload_offset, report_));
+    native::Head head;
+    head.unique_id = orders_.unique_id;
+    head.attempt = orders_.attempt;
+    head.rank = static_cast<std::uint64_t>(group_.global_rank());
+    head.file_size = report_.file_size;
+    head.payload_offset = report_.payload_offset;
+    const Bytes header = native::EncodeHeader(entries, head, fragment);
+    report_.head_checksum = Crc64(ByteSpan(header).first(native::kHeadBytes));
+    RESHARD_TRY_ASSIGN(const StagingBuffer aligned, StagingBuffer::Allocate(header.size()));
+    std::copy(header.begin(), header.end(), aligned.data());
+    return file_->WriteAt(0, aligned.span());
+  }
+
+  /// Progress of the payload: the callback, and a sign of life to the others.
+  Status Advance(std::uint64_t bytes) {
+    group_.Beat();
+    if (!options_.progress) {
+      return OkStatus();
+    }
+    MutexLock lock(progress_mutex_);
+    progress_.bytes_total = rank_plan_.payload_bytes;
+    progress_.bytes_done += bytes;
+    try {
+      return options_.progress(progress_);
+    } catch (const std::exception& e) {
+      return MakeError(ErrorCode::kCancelled, "CALLBACK",
+                       fmt::format("the progress callback threw: {}", e.what()));
+    }
+  }
+
+  /// Every rank reports; the coordinator commits and tells the outcome. True: try again under another
+  /// attempt, since a stray file was in the way.
+  Result<bool> ReportAndCommit() {
+    Result<std::vector<Bytes>> all =
+        group_.Gather(Pack(local_, EncodeWriteReport(report_)), root_, Wait::kData);
+    if (!all.ok()) {
+      DiscardAll();
+      return tl::unexpected<Error>(std::move(all).error());
+    }
+    bool again = false;
+    Status outcome;
+    if (is_root()) {
+      outcome = Commit(*all, again);
+    }
+    Bytes message;
+    if (is_root()) {
+      message = Pack(outcome);
+      message.push_back(std::byte{again});
+      AppendLittle(message, static_cast<std::uint32_t>(stale_.size()));
+      for (const std::string& name : stale_) {
+        AppendCounted(message, AsBytes(name));
+      }
+    }
+    Result<Bytes> reply = group_.Broadcast(message, root_);
+    if (!reply.ok()) {
+      return OutcomeUnknown(reply.error(), outcome);
+    }
+    WireReader reader(*reply);
+    Status told = Unpack(reader);
+    std::uint8_t flag = 0;
+    std::uint32_t stale = 0;
+    if (told.ok() && (!reader.Read(flag) || !reader.Read(stale))) {
+      told = BadMessage("outcome");
+    }
+    again = flag != 0;
+    if (!told.ok() || again) {
+      if (told.ok() || told.error().code != ErrorCode::kIndeterminate) {
+        DiscardAll();
+      }
+      RESHARD_TRY(std::move(told));
+      return again;
+    }
+    file_.reset();
+    RemoveStale(reader, stale);
+    return false;
+  }
+
+  /// The coordinator's part: reads the reports, writes and publishes the catalog.
+  Status Commit(const std::vector<Bytes>& all, bool& again) {
+    std::vector<WriteReport> reports;
+    bool stray = false;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      WireReader reader(all[static_cast<std::size_t>(rank)]);
+      Status status = Unpack(reader);
+      if (!status.ok() && status.error().reason == kFileExists) {
+        stray = true;
+        reports.emplace_back();
+        continue;
+      }
+      if (!status.ok()) {
+        return OfRank(std::move(status).error(), group_.global_rank(rank));
+      }
+      ByteSpan bytes;
+      if (!reader.ReadBytes(reader.remaining(), bytes)) {
+        return BadMessage("write report");
+      }
+      RESHARD_TRY_ASSIGN(WriteReport report, DecodeWriteReport(bytes));
+      reports.push_back(std::move(report));
+    }
+    if (stray) {
+      again = true;
+      ++orders_.attempt;
+      return OkStatus();
+    }
+    RESHARD_TRY(CheckFilesAreVisible(reports));
+    CatalogInfo info;
+    info.unique_id = orders_.unique_id;
+    info.attempt = orders_.attempt;
+    info.world_size = static_cast<std::uint64_t>(group_.size());
+    info.coordinator_rank = static_cast<std::uint64_t>(options_.coordinator_rank);
+    RESHARD_TRY_ASSIGN(const Catalog catalog,
+                       MakeCatalog(info, *plan_, reports, merged_objects_, GlobalRanks()));
+    return Publish(catalog);
+  }
+
+  /// On shared storage the coordinator sees every file, whole, before it refers to it.
+  Status CheckFilesAreVisible(const std::vector<WriteReport>& reports) {
+    if (!all_shared_) {
+      return OkStatus();
+    }
+    RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage_->List());
+    for (const WriteReport& report : reports) {
+      const auto at = std::lower_bound(
+          objects.begin(), objects.end(), report.file_name,
+          [](const ObjectInfo& object, const std::string& name) { return object.name < name; });
+      if (report.file_name.empty()) {
+        continue;
+      }
+      if (at == objects.end() || at->name != report.file_name || at->size != report.file_size) {
+        return MakeError(ErrorCode::kIo, "FILE_MISSING",
+                         fmt::format("{}: the coordinator does not see it with its {} bytes; was it "
+                                     "removed during the save?",
+                                     report.file_name, report.file_size));
+      }
+    }
+    return OkStatus();
+  }
+
+  /// reliability order: catalog durable, all names durable, publish, names durable.
+  Status Publish(const Catalog& catalog) {
+    const std::string temp = native::TempCatalogName(orders_.unique_id, orders_.attempt);
+    const Bytes bytes = native::EncodeCatalog(catalog);
+    RESHARD_TRY(claim_->WriteAt(0, bytes));
+    RESHARD_TRY(claim_->Finish(bytes.size()));
+    claim_finished_ = true;
+    RESHARD_TRY(storage_->SyncNames());
+    Result<Published> published =
+        storage_->Publish(temp, native::CatalogName(orders_.unique_id),
+                          options_.overwrite ? PublishMode::kReplace : PublishMode::kNew);
+    if (!published.ok()) {
+      return PublishFailed(std::move(published).error());
+    }
+    published_ = true;
+    if (Status synced = storage_->SyncNames(); !synced.ok()) {
+      return Unknown(synced.error().message);
+    }
+    if (published->replaced) {
+      RemoveReplaced(temp, catalog);
+    }
+    return OkStatus();
+  }
+
+  /// A failed publish may have taken effect (a lost reply): read the directory to find out.
+  Status PublishFailed(Error error) {
+    if (error.code == ErrorCode::kAlreadyExists) {
+      return MakeError(ErrorCode::kAlreadyExists, "LOST_RACE",
+                       fmt::format("another writer committed snapshot {} in {} first; save under another "
+                                   "id",
+                                   orders_.unique_id, storage_->description()));
+    }
+    const Result<Catalog> there = ReadCatalog(*storage_, orders_.unique_id);
+    const bool surely_not = there.ok() ? there->info().attempt != orders_.attempt
+                                       : there.error().reason == "NO_SNAPSHOT";
+    if (surely_not) {
+      return tl::unexpected<Error>(std::move(error));
+    }
+    published_ = true;
+    return Unknown(error.message);
+  }
+
+  Status Unknown(std::string_view why) const {
+    return MakeError(ErrorCode::kIndeterminate, "COMMIT_UNKNOWN",
+                     fmt::format("snapshot {} was published, but it is not known to be durable ({}); "
+                                 "check with `reshard verify`",
+                                 orders_.unique_id, why));
+  }
+
+  /// After an exchange the temporary name holds the replaced catalog: the files that only it lists go,
+  /// then it. A catalog that does not decode deletes nothing. Failures here lose nothing.
+  void RemoveReplaced(const std::string& temp, const Catalog& now) {
+    const Result<Bytes> bytes = ReadWhole(*storage_, temp);
+    if (!bytes.ok()) {
+      return;
+    }
+    const Result<Catalog> old = DecodeSnapshotCatalog(*bytes, temp);
+    if (!old.ok() || old->info().unique_id != orders_.unique_id) {
+      return;
+    }
+    for (const FileEntry& file : old->files()) {
+      const bool kept = std::any_of(now.files().begin(), now.files().end(),
+                                    [&file](const FileEntry& f) { return f.name == file.name; });
+      if (!kept) {
+        stale_.push_back(file.name);
+        static_cast<void>(storage_->Remove(file.name).ok());
+      }
+    }
+    static_cast<void>(storage_->Remove(temp).ok());
+    static_cast<void>(storage_->SyncNames().ok());
+  }
+
+  /// On storage of its own a rank removes what the new snapshot replaced there: an older commit record
+  /// of this id first, then files.
+  void RemoveStale(WireReader& reader, std::uint32_t count) {
+    if (shared_with_root_ || is_root()) {
+      return;
+    }
+    std::vector<std::string> names;
+    const std::string catalog_name = native::CatalogName(orders_.unique_id);
+    if (const Result<Catalog> old = ReadCatalog(*storage_, orders_.unique_id);
+        old.ok() && old->info().attempt < orders_.attempt) {
+      for (const FileEntry& file : old->files()) {
+        names.push_back(file.name);
+      }
+      static_cast<void>(storage_->Remove(catalog_name).ok());
+      static_cast<void>(storage_->SyncNames().ok());
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      ByteSpan name;
+      if (!reader.ReadCounted(name)) {
+        return;
+      }
+      names.emplace_back(AsText(name));
+    }
+    for (const std::string& name : names) {
+      const std::optional<native::Name> parsed = native::ParseName(name);
+      if (parsed && parsed->kind == native::NameKind::kDataFile && parsed->attempt < orders_.attempt &&
+          parsed->unique_id == orders_.unique_id) {
+        static_cast<void>(storage_->Remove(name).ok());
+      }
+    }
+  }
+
+  /// The answer did not come: it may be committed or not. Nothing is deleted then.
+  Result<bool> OutcomeUnknown(const Error& error, const Status& outcome) {
+    if (is_root() && (!outcome.ok() || !published_)) {
+      DiscardAll();
+      return tl::unexpected<Error>(outcome.ok() ? error : outcome.error());
+    }
+    std::string_view state = "its commit record is not there";
+    if (const Result<Catalog> there = ReadCatalog(*storage_, orders_.unique_id);
+        there.ok() && there->info().attempt == orders_.attempt) {
+      state = "its commit record is there";
+    }
+    return MakeError(ErrorCode::kIndeterminate, "COMMIT_UNKNOWN",
+                     fmt::format("the outcome of snapshot {} did not reach every rank ({}); {}",
+                                 orders_.unique_id, error.message, state));
+  }
+
+  void DiscardFile() {
+    file_.reset();
+    if (file_finished_) {
+      static_cast<void>(storage_->Remove(report_.file_name).ok());
+      file_finished_ = false;
+    }
+  }
+
+  /// Removes what this save created, before anything was published.
+  void DiscardAll() {
+    DiscardFile();
+    if (published_) {
+      return;
+    }
+    claim_.reset();
+    if (claim_finished_) {
+      static_cast<void>(
+          storage_->Remove(native::TempCatalogName(orders_.unique_id, orders_.attempt)).ok());
+      claim_finished_ = false;
+    }
+  }
+
+  Result<SaveResult> Finish() const {
+    SaveResult result;
+    result.unique_id = orders_.unique_id;
+    result.attempt = orders_.attempt;
+    result.bytes_total = orders_.bytes_total;
+    result.bytes_written = report_.file_size;
+    result.file_name = report_.file_name;
+    return result;
+  }
+
+  const StateDict& state_;
+  Storage* storage_;
+  ProcessGroup& group_;
+  const SaveOptions& options_;
+  Status local_;
+  int root_;
+
+  std::vector<FlatEntry> leaves_;
+  StateDescription description_;
+  Bytes encoded_;
+  bool shared_with_root_ = false;
+  bool use_cache_ = false;
+  Orders orders_;
+  RankPlan rank_plan_;
+  WriteReport report_;
+  std::unique_ptr<WritableObject> file_;
+  bool file_finished_ = false;
+  Mutex progress_mutex_;
+  Progress progress_;
+
+  // Coordinator only.
+  bool all_shared_ = true;
+  DirectoryView view_;
+  std::vector<std::uint64_t> digests_;
+  std::vector<std::vector<ObjectDescription>> objects_;
+  SavePlan own_plan_;
+  const SavePlan* plan_ = nullptr;
+  std::vector<MergedObject> merged_objects_;
+  std::unique_ptr<WritableObject> claim_;
+  bool claim_finished_ = false;
+  bool published_ = false;
+  std::vector<std::string> stale_;
+};
+
+}  // namespace
+
+Result<SaveResult> Save(const StateDict& state, Storage& storage, ProcessGroup& group,
+                        const SaveOptions& options) {
+  return SaveSession(state, &storage, OkStatus(), group, options).Run();
+}
+
+Result<SaveResult> Save(const StateDict& state, const std::string& path, ProcessGroup& group,
+                        const SaveOptions& options) {
+  PosixStorageOptions posix;
+  posix.create = true;
+  Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path, posix);
+  if (!storage.ok()) {
+    return SaveSession(state, nullptr, tl::unexpected<Error>(std::move(storage).error()), group,
+                       options)
+        .Run();
+  }
+  return SaveSession(state, storage->get(), OkStatus(), group, options).Run();
+}
+
+}  // namespace reshard

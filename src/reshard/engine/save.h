@@ -1,0 +1,82 @@
+#pragma once
+
+// Save: a sharded state dict of all ranks becomes one committed snapshot.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "reshard/base/result.h"
+#include "reshard/catalog/save_plan.h"
+#include "reshard/catalog/value.h"
+#include "reshard/comm/process_group.h"
+#include "reshard/engine/progress.h"
+#include "reshard/storage/storage.h"
+
+namespace reshard {
+
+/// Remembers the plan of the last save, so that a training loop that saves the same tensors again does
+/// not plan anew. Every rank may have one; the coordinator's counts. Not thread-safe.
+class SavePlanCache {
+ public:
+  SavePlanCache();
+  ~SavePlanCache();
+  SavePlanCache(SavePlanCache&&) noexcept;
+  SavePlanCache& operator=(SavePlanCache&&) noexcept;
+
+  /// How often a plan was taken from here.
+  std::uint64_t hits() const;
+
+  struct Entry;
+  std::unique_ptr<Entry>& entry() { return entry_; }
+
+ private:
+  std::unique_ptr<Entry> entry_;
+};
+
+/// Choices of Save; all ranks must pass the same, `progress` and `threads` apart.
+struct SaveOptions {
+  /// The version number of the snapshot; without it the next free one (1 + the largest committed).
+  std::optional<std::uint64_t> unique_id;
+  /// Global rank that plans and writes the commit record; must be in the group.
+  int coordinator_rank = 0;
+  /// Replace the snapshot `unique_id` if it is committed. Readers see the old or the new one, whole.
+  bool overwrite = false;
+  /// Writers in flight on this rank.
+  std::size_t threads = 3;
+  SavePlanOptions plan;
+  SavePlanCache* plan_cache = nullptr;
+  ProgressCallback progress;
+};
+
+/// What was saved; the same on every rank but for bytes_written.
+struct SaveResult {
+  std::uint64_t unique_id = 0;
+  std::uint64_t attempt = 0;
+  std::uint64_t bytes_total = 0;    ///< Tensor bytes of the snapshot, each replica once.
+  std::uint64_t bytes_written = 0;  ///< By this rank, header included.
+  std::string file_name;            ///< This rank's data file, empty when it wrote none.
+};
+
+/// Saves `state` of all ranks of `group` into `storage`. Returns on every rank only when the snapshot is
+/// committed and durable, or with the same error everywhere. Replicas (the same box on several ranks) are
+/// stored once; tensors that share memory are stored once. The previous snapshots stay readable at every
+/// moment; a crash leaves the new one absent.
+///
+/// `storage`  each rank's own object; the same directory, or node-local ones.
+/// Memory: threads x 8 MiB of buffers on each rank; the plan of all ranks on the coordinator.
+/// Errors: kInvalidArgument (the state dict, the options, ranks that disagree), kAlreadyExists
+///         SNAPSHOT_EXISTS (committed id without overwrite) and LOST_RACE, kIo and what Storage returns,
+///         kCancelled (callback), kPeerFailed, kIndeterminate COMMIT_UNKNOWN: it may or may not be
+///         committed; read the directory to find out.
+/// Collective: yes. Source: docs/format/native.md section 4.
+Result<SaveResult> Save(const StateDict& state, Storage& storage, ProcessGroup& group,
+                        const SaveOptions& options = {});
+
+/// The same into the directory `path`, which is made when it is missing.
+Result<SaveResult> Save(const StateDict& state, const std::string& path, ProcessGroup& group,
+                        const SaveOptions& options = {});
+
+}  // namespace reshard
