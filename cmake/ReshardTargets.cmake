@@ -7,6 +7,9 @@ target_compile_options(reshard_warnings INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
                            -Wno-stringop-overread>)
 
+# The annotations of base/mutex.h.
+target_compile_options(reshard_warnings INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+
 # reshard_layer(NAME SOURCES... HEADERS...): one OBJECT library per layer; public headers are
 # collected in the global property RESHARD_HEADERS for the installed library.
 function(reshard_layer name)
