@@ -120,8 +120,8 @@ struct CatalogColumns {
 class Catalog {
  public:
   /// Checks the invariants. Errors: kCorruption with the reasons CATALOG_COLUMNS (lengths
-  /// disagree), CATALOG_KEYS, BAD_DTYPE, SHAPE_OVERFLOW, BOX_OUT_OF_SHAPE, CHUNK_OUT_OF_FILE,
-  /// COVERAGE, BAD_ALIAS.
+  /// disagree), CATALOG_KEYS, BAD_OBJECT (a path), BAD_DTYPE, SHAPE_OVERFLOW, NOT_BYTE_SIZED,
+  /// BOX_OUT_OF_SHAPE, CHUNK_OUT_OF_FILE, COVERAGE, BAD_ALIAS.
   static Result<Catalog> Create(CatalogColumns columns);
 
   const CatalogInfo& info() const { return columns_.info; }
