@@ -41,6 +41,7 @@ Piece MakePiece(std::uint32_t want, const Chunk& chunk, DType dtype, const Box& 
   const Index extent = Permute(units.extent, order);
   const std::vector<std::int64_t> file_strides = DenseStrideBytes(stored_extent, unit);
   piece.file_to_dense = MakeCopyNest(extent, unit, file_strides, DenseStrideBytes(extent, unit));
+  piece.file_strides = file_strides;
   piece.file_offset = chunk.byte_offset;
   for (std::size_t i = 0; i < order.size(); ++i) {
     piece.file_offset += (units.offset[order[i]] - stored.offset[order[i]]) *
@@ -100,8 +101,8 @@ Status CheckCovered(const Catalog& catalog, const WantedBox& want, std::span<con
   const TilingFault fault = FindTilingFault(boxes);
   return MakeError(ErrorCode::kCorruption, fault.overlap ? "OVERLAP" : "COVERAGE",
                    fmt::format("tensor '{}': the stored chunks {} inside {}; run `reshard verify`",
-                               catalog.key(want.tensor),
-                               fault.overlap ? "overlap" : "leave a hole", ToString(want.box)));
+                               catalog.key(want.tensor), fault.overlap ? "overlap" : "leave a hole",
+                               ToString(want.box)));
 }
 
 }  // namespace
@@ -139,21 +140,23 @@ Result<std::vector<Piece>> FindPieces(const Catalog& catalog, std::span<const Wa
   return pieces;
 }
 
-DenseToTarget MakeDenseToTarget(const Piece& piece, DType dtype, const Box& target_box,
-                                std::span<const std::int64_t> stride_bytes) {
+PlacedNest MakePlacedNest(const Piece& piece, PieceSource source, DType dtype,
+                          const Box& target_box, std::span<const std::int64_t> stride_bytes) {
   const std::uint32_t unit = Info(dtype).unit_bytes;
   const Box units = ToUnits(piece.box, dtype);
   const Box target = ToUnits(target_box, dtype);
   const std::vector<std::size_t> order = FileAxisOrder(
       units.extent.size(), piece.row_major ? ChunkOrder::kRowMajor : ChunkOrder::kColumnMajor);
   const Index extent = Permute(units.extent, order);
-  DenseToTarget out;
+  PlacedNest out;
   std::vector<std::int64_t> strides;
   for (const std::size_t a : order) {
     strides.push_back(stride_bytes[a]);
     out.offset += static_cast<std::int64_t>(units.offset[a] - target.offset[a]) * stride_bytes[a];
   }
-  out.nest = MakeCopyNest(extent, unit, DenseStrideBytes(extent, unit), strides);
+  out.nest = MakeCopyNest(
+      extent, unit,
+      source == PieceSource::kFile ? piece.file_strides : DenseStrideBytes(extent, unit), strides);
   return out;
 }
 

@@ -72,8 +72,8 @@ class Resolver {
       return;
     }
     const DType dtype = catalog_.dtype(*tensor);
-    const bool dtype_fits = dtype == wanted.dtype || (options_.dtype == DTypePolicy::kCast &&
-                                                      CanCast(dtype, wanted.dtype));
+    const bool dtype_fits = dtype == wanted.dtype ||
+                            (options_.dtype == DTypePolicy::kCast && CanCast(dtype, wanted.dtype));
     if (dtype_fits && ShapeFits(catalog_.shape(*tensor), wanted.global_shape)) {
       out_.tensors.push_back({leaf, *tensor});
       return;
@@ -106,7 +106,8 @@ class Resolver {
     return ResolvePerRank(leaf, key, first, last);
   }
 
-  Status ResolvePerRank(std::size_t leaf, const std::string& key, std::size_t first, std::size_t last) {
+  Status ResolvePerRank(std::size_t leaf, const std::string& key, std::size_t first,
+                        std::size_t last) {
     const auto stored = last - first;
     if (options_.per_rank == PerRankPolicy::kAll) {
       Value::List all;
@@ -120,8 +121,9 @@ class Resolver {
     if (options_.per_rank == PerRankPolicy::kExact &&
         stored != static_cast<std::size_t>(options_.world_size)) {
       out_.mismatched.push_back(
-          {key, fmt::format("a per-rank value of {} ranks, wanted by {}; pass per_rank same_rank or all",
-                            stored, options_.world_size)});
+          {key,
+           fmt::format("a per-rank value of {} ranks, wanted by {}; pass per_rank same_rank or all",
+                       stored, options_.world_size)});
       return OkStatus();
     }
     for (std::size_t i = first; i < last; ++i) {
@@ -147,7 +149,8 @@ Result<Resolution> Resolve(const Catalog& catalog, const std::vector<MutableFlat
   return Resolver(catalog, options).Run(wanted);
 }
 
-std::vector<std::string> UnaskedKeys(const Catalog& catalog, const std::vector<std::string>& asked) {
+std::vector<std::string> UnaskedKeys(const Catalog& catalog,
+                                     const std::vector<std::string>& asked) {
   std::vector<std::string> out;
   const auto add = [&](std::string_view key) {
     const bool known = std::binary_search(asked.begin(), asked.end(), key, std::less<>());

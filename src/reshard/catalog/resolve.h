@@ -1,7 +1,7 @@
 #pragma once
 
-// From the keys a caller wants to the tensors and objects that are stored: exact names, the caller's
-// rules, then the two names of master weights; and the comparison of dtypes and shapes.
+// From the keys a caller wants to the tensors and objects that are stored: exact names, the
+// caller's rules, then the two names of master weights; and the comparison of dtypes and shapes.
 
 #include <cstdint>
 #include <functional>
@@ -20,12 +20,13 @@ namespace reshard {
 /// What to do when the stored dtype is not the wanted one.
 enum class DTypePolicy { kExact, kCast };
 
-/// What to do when the stored shape is not the wanted one. kAllowLarger: a wanted axis may be longer than
-/// the stored one (a padded vocabulary); what lies beyond the stored part keeps its value.
+/// What to do when the stored shape is not the wanted one. kAllowLarger: a wanted axis may be
+/// longer than the stored one (a padded vocabulary); what lies beyond the stored part keeps its
+/// value.
 enum class ShapePolicy { kExact, kAllowLarger };
 
-/// What to do with per-rank values when the number of ranks changed. kSameRank: rank r takes the value of
-/// rank r where there is one; kAll: every rank gets the list of all values.
+/// What to do with per-rank values when the number of ranks changed. kSameRank: rank r takes the
+/// value of rank r where there is one; kAll: every rank gets the list of all values.
 enum class PerRankPolicy { kExact, kSameRank, kAll };
 
 /// Maps a wanted flat key to the stored one; nothing when the rule does not apply.
@@ -67,11 +68,11 @@ struct Resolution {
   std::vector<std::string> missing;
   std::vector<Mismatch> mismatched;
   std::vector<std::pair<std::string, std::string>> renamed;  ///< (wanted, stored)
-  std::vector<std::string> stored_keys;                      ///< Stored keys that were asked for, sorted.
+  std::vector<std::string> stored_keys;  ///< Stored keys that were asked for, sorted.
 };
 
-/// Resolves every wanted leaf. Errors: kInvalidArgument AMBIGUOUS_MASTER_WEIGHT; kCorruption BAD_OBJECT.
-/// Keys that cannot be loaded are in the lists, not errors.
+/// Resolves every wanted leaf. Errors: kInvalidArgument AMBIGUOUS_MASTER_WEIGHT; kCorruption
+/// BAD_OBJECT. Keys that cannot be loaded are in the lists, not errors.
 Result<Resolution> Resolve(const Catalog& catalog, const std::vector<MutableFlatEntry>& wanted,
                            const ResolveOptions& options);
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Load: a snapshot into the tensors of a state dict, in place, whatever the layout it was saved with.
+// Load: a snapshot into the tensors of a state dict, in place, whatever the layout it was saved
+// with.
 
 #include <cstdint>
 #include <optional>
@@ -19,7 +20,7 @@ namespace reshard {
 
 /// How bytes get from files to ranks.
 enum class Transfer {
-  kAuto,      ///< Direct, or exchange when some rank does not see a file or bytes would be read often.
+  kAuto,  ///< Direct, or exchange when some rank does not see a file or bytes would be read often.
   kDirect,    ///< Every rank reads what it needs.
   kExchange,  ///< Every byte is read once, by one rank that sees it, and sent on.
 };
@@ -56,27 +57,28 @@ struct LoadReport {
   std::vector<std::string> unexpected;  ///< Stored, wanted by no rank; per-rank values too.
   std::vector<Mismatch> mismatched;     ///< Stored with another dtype, shape or kind.
   std::vector<std::pair<std::string, std::string>> renamed;  ///< (wanted, stored)
-  bool exchanged = false;               ///< Bytes were read once and sent on.
-  std::uint64_t bytes_needed = 0;       ///< Tensor bytes that this rank wanted.
-  std::uint64_t bytes_read = 0;         ///< From storage by this rank, catalog apart.
-  std::uint64_t bytes_received = 0;     ///< From other ranks.
-  std::uint64_t cast_overflows = 0;     ///< Values that became infinite in a cast.
+  bool exchanged = false;                                    ///< Bytes were read once and sent on.
+  std::uint64_t bytes_needed = 0;    ///< Tensor bytes that this rank wanted.
+  std::uint64_t bytes_read = 0;      ///< From storage by this rank, catalog apart.
+  std::uint64_t bytes_received = 0;  ///< From other ranks.
+  std::uint64_t cast_overflows = 0;  ///< Values that became infinite in a cast.
 };
 
-/// Loads into `state` in place: tensor leaves give where (boxes of the global tensor, memory or sink), other
-/// leaves are replaced by the stored objects. A tensor leaf without shards wants nothing. Nothing is written
-/// into any target before all ranks agree that the request fits; after a data fault (kCorruption, kIo) the
-/// contents of the targets are unspecified.
+/// Loads into `state` in place: tensor leaves give where (boxes of the global tensor, memory or
+/// sink), other leaves are replaced by the stored objects. A tensor leaf without shards wants
+/// nothing. Nothing is written into any target before all ranks agree that the request fits; after
+/// a data fault (kCorruption, kIo) the contents of the targets are unspecified.
 ///
-/// Every element of every target is covered exactly once and, by default, verified: blocks that are read
-/// whole by their checksums; blocks read in part by the tensor's digest when the ranks together load the
-/// whole tensor, else by reading the block whole.
+/// Every element of every target is covered exactly once and, by default, verified: blocks that are
+/// read whole by their checksums; blocks read in part by the tensor's digest when the ranks
+/// together load the whole tensor, else by reading the block whole.
 ///
 /// Memory: at most options.memory_bytes plus the catalog, whatever the checkpoint's size.
-/// Errors: kNotFound NO_SNAPSHOT, MISSING_KEYS, FILE_MISSING; kInvalidArgument MISMATCH, and those of a bad
-///         target; kCorruption BLOCK_CHECKSUM, TENSOR_DIGEST, FILE_SIZE, FILE_HEAD, CATALOG_*; kIo (retryable
-///         when the stored bytes were found whole on a second look); kCancelled; kPeerFailed.
-///         The same error on every rank.
+/// Errors: kNotFound NO_SNAPSHOT, MISSING_KEYS, FILE_MISSING; kInvalidArgument MISMATCH, and those
+/// of a bad
+///         target; kCorruption BLOCK_CHECKSUM, TENSOR_DIGEST, FILE_SIZE, FILE_HEAD, CATALOG_*; kIo
+///         (retryable when the stored bytes were found whole on a second look); kCancelled;
+///         kPeerFailed. The same error on every rank.
 /// Collective: yes. Source: docs/format/native.md section 5.
 Result<LoadReport> Load(StateDict& state, Storage& storage, ProcessGroup& group,
                         const LoadOptions& options = {});

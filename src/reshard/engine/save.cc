@@ -11,6 +11,7 @@
 #include "reshard/catalog/description.h"
 #include "reshard/catalog/wire.h"
 #include "reshard/codec/crc64.h"
+#include "reshard/engine/message.h"
 #include "reshard/engine/payload_writer.h"
 #include "reshard/engine/snapshot.h"
 #include "reshard/format/native/catalog_codec.h"
@@ -41,40 +42,6 @@ namespace {
 constexpr int kMostAttempts = 4;
 constexpr std::string_view kFileExists = "FILE_EXISTS";
 
-/// A status and what goes with it, as one message.
-Bytes Pack(const Status& status, ByteSpan payload = {}) {
-  Bytes out;
-  AppendCounted(out, EncodeStatus(status));
-  out.insert(out.end(), payload.begin(), payload.end());
-  return out;
-}
-
-/// Takes the status off the front; what follows stays in the reader.
-Status Unpack(WireReader& reader) {
-  ByteSpan bytes;
-  if (!reader.ReadCounted(bytes)) {
-    return BadMessage("status");
-  }
-  Result<Status> status = DecodeStatus(bytes);
-  if (!status.ok()) {
-    return tl::unexpected<Error>(std::move(status).error());
-  }
-  return std::move(*status);
-}
-
-tl::unexpected<Error> OfRank(Error error, int global_rank) {
-  return tl::unexpected<Error>(error.WithContext(fmt::format("rank {}", global_rank)));
-}
-
-/// What a rank says first.
-struct Announcement {
-  Status status;
-  std::uint64_t identity = 0;
-  std::uint64_t descriptions_digest = 0;
-  Bytes objects;
-  Bytes view;
-};
-
 /// What the coordinator tells all ranks before they write.
 struct Orders {
   std::uint64_t unique_id = 0;
@@ -87,8 +54,12 @@ class SaveSession {
  public:
   SaveSession(const StateDict& state, Storage* storage, Status storage_status, ProcessGroup& group,
               const SaveOptions& options)
-      : state_(state), storage_(storage), group_(group), options_(options),
-        local_(std::move(storage_status)), root_(group.FindGlobalRank(options.coordinator_rank)) {}
+      : state_(state),
+        storage_(storage),
+        group_(group),
+        options_(options),
+        local_(std::move(storage_status)),
+        root_(group.FindGlobalRank(options.coordinator_rank)) {}
 
   Result<SaveResult> Run() {
     if (root_ < 0) {  // the same on every rank
@@ -107,10 +78,11 @@ class SaveSession {
         return Finish();
       }
     }
-    return MakeError(ErrorCode::kUnavailable, "STRAY_FILES",
-                     fmt::format("other files kept taking this save's names in {}; is another writer at "
-                                 "work there?",
-                                 storage_->description()));
+    return MakeError(
+        ErrorCode::kUnavailable, "STRAY_FILES",
+        fmt::format("other files kept taking this save's names in {}; is another writer at "
+                    "work there?",
+                    storage_->description()));
   }
 
  private:
@@ -135,17 +107,13 @@ class SaveSession {
     encoded_ = EncodeTensorDescriptions(description_.tensors);
   }
 
-  /// Every rank's status, objects and (where it looks at other files than the coordinator) view of its
-  /// directory go to the coordinator, which says whether to go on and whether it needs descriptions.
+  /// Every rank's status, objects and (where it looks at other files than the coordinator) view of
+  /// its directory go to the coordinator, which says whether to go on and whether it needs
+  /// descriptions.
   Status Announce() {
     const std::uint64_t own = storage_ == nullptr ? 0 : storage_->Identity();
-    Bytes identity;
-    AppendLittle(identity, own);
-    RESHARD_TRY_ASSIGN(const Bytes root_identity, group_.Broadcast(identity, root_));
-    if (root_identity.size() != sizeof(own)) {
-      return BadMessage("identity");
-    }
-    shared_with_root_ = own != 0 && own == LoadLittle<std::uint64_t>(root_identity.data());
+    RESHARD_TRY_ASSIGN(const std::uint64_t root_identity, BroadcastNumber(group_, own, root_));
+    shared_with_root_ = is_root() || (own != 0 && own == root_identity);
     Bytes view;
     if (local_.ok() && (is_root() || !shared_with_root_)) {
       Result<DirectoryView> seen = ViewDirectory(*storage_);
@@ -155,7 +123,7 @@ class SaveSession {
         local_ = tl::unexpected<Error>(std::move(seen).error());
       }
     }
-    Bytes message = Pack(local_);
+    Bytes message = PackStatus(local_);
     AppendLittle(message, Crc64(encoded_));
     message.push_back(std::byte{shared_with_root_});
     AppendCounted(message, EncodeObjectDescriptions(description_.objects));
@@ -172,9 +140,7 @@ class SaveSession {
     std::vector<std::uint64_t> digests;
     for (int rank = 0; rank < group_.size(); ++rank) {
       WireReader reader(all[static_cast<std::size_t>(rank)]);
-      if (Status status = Unpack(reader); !status.ok()) {
-        return OfRank(std::move(status).error(), group_.global_rank(rank));
-      }
+      RESHARD_TRY(UnpackStatus(reader, group_.global_rank(rank)));
       std::uint64_t digest = 0;
       std::uint8_t shared = 0;
       ByteSpan objects;
@@ -215,10 +181,11 @@ class SaveSession {
       return OkStatus();
     }
     if (known->second.committed && !options_.overwrite) {
-      return MakeError(ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
-                       fmt::format("{} holds a committed snapshot {}; choose another unique_id, leave it "
-                                   "out to take the next free one, or pass overwrite",
-                                   storage_->description(), orders_.unique_id));
+      return MakeError(
+          ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
+          fmt::format("{} holds a committed snapshot {}; choose another unique_id, leave it "
+                      "out to take the next free one, or pass overwrite",
+                      storage_->description(), orders_.unique_id));
     }
     if (known->second.last_attempt) {
       orders_.attempt = *known->second.last_attempt + 1;
@@ -236,12 +203,12 @@ class SaveSession {
   Status SpreadDecision(const Status& decision, bool& flag) {
     Bytes message;
     if (is_root()) {
-      message = Pack(decision);
+      message = PackStatus(decision);
       message.push_back(std::byte{flag});
     }
     RESHARD_TRY_ASSIGN(const Bytes reply, group_.Broadcast(message, root_));
     WireReader reader(reply);
-    RESHARD_TRY(Unpack(reader));
+    RESHARD_TRY(UnpackStatus(reader));
     std::uint8_t value = 0;
     if (!reader.Read(value)) {
       return BadMessage("decision");
@@ -275,7 +242,7 @@ class SaveSession {
 
   Status PlanAnew(const std::vector<Bytes>& all) {
     const std::vector<ByteSpan> descriptions(all.begin(), all.end());
-    RESHARD_TRY_ASSIGN(SavePlan plan, PlanSave(descriptions, GlobalRanks(), options_.plan));
+    RESHARD_TRY_ASSIGN(SavePlan plan, PlanSave(descriptions, GlobalRanks(group_), options_.plan));
     if (options_.plan_cache == nullptr) {
       own_plan_ = std::move(plan);
       plan_ = &own_plan_;
@@ -290,19 +257,11 @@ class SaveSession {
   }
 
   Status PlanObjects() {
-    RESHARD_TRY_ASSIGN(merged_objects_, MergeObjects(objects_, *plan_, GlobalRanks()));
+    RESHARD_TRY_ASSIGN(merged_objects_, MergeObjects(objects_, *plan_, GlobalRanks(group_)));
     for (const PlannedTensor& tensor : plan_->tensors) {
       orders_.bytes_total += tensor.num_chunks == 0 ? 0 : NumBytes(tensor.shape, tensor.dtype);
     }
     return OkStatus();
-  }
-
-  std::vector<int> GlobalRanks() const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      ranks.push_back(group_.global_rank(rank));
-    }
-    return ranks;
   }
 
   /// The coordinator claims an attempt, then tells every rank its part of the plan.
@@ -311,7 +270,7 @@ class SaveSession {
     std::vector<Bytes> parts;
     if (is_root()) {
       const Status claimed = Claim();
-      message = Pack(claimed);
+      message = PackStatus(claimed);
       AppendNumbers(message, std::array{orders_.unique_id, orders_.attempt, orders_.bytes_total});
       for (int rank = 0; claimed.ok() && rank < group_.size(); ++rank) {
         parts.push_back(plan_->EncodeFor(static_cast<std::uint32_t>(rank)));
@@ -320,7 +279,7 @@ class SaveSession {
     }
     RESHARD_TRY_ASSIGN(const Bytes reply, group_.Broadcast(message, root_));
     WireReader reader(reply);
-    RESHARD_TRY(Unpack(reader));
+    RESHARD_TRY(UnpackStatus(reader));
     std::vector<std::uint64_t> sizes(static_cast<std::size_t>(group_.size()));
     if (!reader.Read(orders_.unique_id) || !reader.Read(orders_.attempt) ||
         !reader.Read(orders_.bytes_total) || !reader.ReadNumbers(sizes)) {
@@ -336,7 +295,8 @@ class SaveSession {
     return OkStatus();
   }
 
-  /// Creates the temporary catalog exclusively, locked: nobody else writes under this attempt's names.
+  /// Creates the temporary catalog exclusively, locked: nobody else writes under this attempt's
+  /// names.
   Status Claim() {
     claim_.reset();
     for (int i = 0; i < kMostAttempts; ++i) {
@@ -351,9 +311,10 @@ class SaveSession {
       }
       ++orders_.attempt;
     }
-    return MakeError(ErrorCode::kUnavailable, "STRAY_FILES",
-                     fmt::format("no free attempt of snapshot {} in {}; is another writer at work there?",
-                                 orders_.unique_id, storage_->description()));
+    return MakeError(
+        ErrorCode::kUnavailable, "STRAY_FILES",
+        fmt::format("no free attempt of snapshot {} in {}; is another writer at work there?",
+                    orders_.unique_id, storage_->description()));
   }
 
   /// Writes this rank's data file; the outcome is in local_ and report_.
@@ -381,7 +342,8 @@ class SaveSession {
       entries.push_back({tensor.key, tensor.dtype, tensor.shape, chunk.box, chunk.payload_offset});
     }
     RESHARD_TRY_ASSIGN(const Bytes sample, EncodeFragment(0, {}));
-    RESHARD_TRY_ASSIGN(const std::uint64_t payload_offset, native::HeaderSize(entries, sample.size()));
+    RESHARD_TRY_ASSIGN(const std::uint64_t payload_offset,
+                       native::HeaderSize(entries, sample.size()));
     const std::uint64_t file_size = payload_offset + rank_plan_.payload_bytes;
     const std::string name = native::DataFileName(static_cast<std::uint64_t>(group_.global_rank()),
                                                   orders_.unique_id, orders_.attempt);
@@ -390,7 +352,8 @@ class SaveSession {
     PayloadOptions payload;
     payload.threads = options_.threads;
     payload.progress = [this](std::uint64_t bytes) { return Advance(bytes); };
-    RESHARD_TRY_ASSIGN(PayloadChecksums sums, WritePayload(*file_, payload_offset, sources, payload));
+    RESHARD_TRY_ASSIGN(PayloadChecksums sums,
+                       WritePayload(*file_, payload_offset, sources, payload));
     report_.file_size = file_size;
     report_.payload_offset = payload_offset;
     report_.block_checksums = std::move(sums.blocks);
@@ -498,11 +461,11 @@ class SaveSession {
     }
   }
 
-  /// Every rank reports; the coordinator commits and tells the outcome. True: try again under another
-  /// attempt, since a stray file was in the way.
+  /// Every rank reports; the coordinator commits and tells the outcome. True: try again under
+  /// another attempt, since a stray file was in the way.
   Result<bool> ReportAndCommit() {
     Result<std::vector<Bytes>> all =
-        group_.Gather(Pack(local_, EncodeWriteReport(report_)), root_, Wait::kData);
+        group_.Gather(PackStatus(local_, EncodeWriteReport(report_)), root_, Wait::kData);
     if (!all.ok()) {
       DiscardAll();
       return tl::unexpected<Error>(std::move(all).error());
@@ -514,7 +477,7 @@ class SaveSession {
     }
     Bytes message;
     if (is_root()) {
-      message = Pack(outcome);
+      message = PackStatus(outcome);
       message.push_back(std::byte{again});
       AppendLittle(message, static_cast<std::uint32_t>(stale_.size()));
       for (const std::string& name : stale_) {
@@ -526,7 +489,7 @@ class SaveSession {
       return OutcomeUnknown(reply.error(), outcome);
     }
     WireReader reader(*reply);
-    Status told = Unpack(reader);
+    Status told = UnpackStatus(reader);
     std::uint8_t flag = 0;
     std::uint32_t stale = 0;
     if (told.ok() && (!reader.Read(flag) || !reader.Read(stale))) {
@@ -551,15 +514,13 @@ class SaveSession {
     bool stray = false;
     for (int rank = 0; rank < group_.size(); ++rank) {
       WireReader reader(all[static_cast<std::size_t>(rank)]);
-      Status status = Unpack(reader);
+      Status status = UnpackStatus(reader, group_.global_rank(rank));
       if (!status.ok() && status.error().reason == kFileExists) {
         stray = true;
         reports.emplace_back();
         continue;
       }
-      if (!status.ok()) {
-        return OfRank(std::move(status).error(), group_.global_rank(rank));
-      }
+      RESHARD_TRY(std::move(status));
       ByteSpan bytes;
       if (!reader.ReadBytes(reader.remaining(), bytes)) {
         return BadMessage("write report");
@@ -579,7 +540,7 @@ class SaveSession {
     info.world_size = static_cast<std::uint64_t>(group_.size());
     info.coordinator_rank = static_cast<std::uint64_t>(options_.coordinator_rank);
     RESHARD_TRY_ASSIGN(const Catalog catalog,
-                       MakeCatalog(info, *plan_, reports, merged_objects_, GlobalRanks()));
+                       MakeCatalog(info, *plan_, reports, merged_objects_, GlobalRanks(group_)));
     return Publish(catalog);
   }
 
@@ -597,10 +558,11 @@ class SaveSession {
         continue;
       }
       if (at == objects.end() || at->name != report.file_name || at->size != report.file_size) {
-        return MakeError(ErrorCode::kIo, "FILE_MISSING",
-                         fmt::format("{}: the coordinator does not see it with its {} bytes; was it "
-                                     "removed during the save?",
-                                     report.file_name, report.file_size));
+        return MakeError(
+            ErrorCode::kIo, "FILE_MISSING",
+            fmt::format("{}: the coordinator does not see it with its {} bytes; was it "
+                        "removed during the save?",
+                        report.file_name, report.file_size));
       }
     }
     return OkStatus();
@@ -633,10 +595,11 @@ class SaveSession {
   /// A failed publish may have taken effect (a lost reply): read the directory to find out.
   Status PublishFailed(Error error) {
     if (error.code == ErrorCode::kAlreadyExists) {
-      return MakeError(ErrorCode::kAlreadyExists, "LOST_RACE",
-                       fmt::format("another writer committed snapshot {} in {} first; save under another "
-                                   "id",
-                                   orders_.unique_id, storage_->description()));
+      return MakeError(
+          ErrorCode::kAlreadyExists, "LOST_RACE",
+          fmt::format("another writer committed snapshot {} in {} first; save under another "
+                      "id",
+                      orders_.unique_id, storage_->description()));
     }
     const Result<Catalog> there = ReadCatalog(*storage_, orders_.unique_id);
     const bool surely_not = there.ok() ? there->info().attempt != orders_.attempt
@@ -649,14 +612,15 @@ class SaveSession {
   }
 
   Status Unknown(std::string_view why) const {
-    return MakeError(ErrorCode::kIndeterminate, "COMMIT_UNKNOWN",
-                     fmt::format("snapshot {} was published, but it is not known to be durable ({}); "
-                                 "check with `reshard verify`",
-                                 orders_.unique_id, why));
+    return MakeError(
+        ErrorCode::kIndeterminate, "COMMIT_UNKNOWN",
+        fmt::format("snapshot {} was published, but it is not known to be durable ({}); "
+                    "check with `reshard verify`",
+                    orders_.unique_id, why));
   }
 
-  /// After an exchange the temporary name holds the replaced catalog: the files that only it lists go,
-  /// then it. A catalog that does not decode deletes nothing. Failures here lose nothing.
+  /// After an exchange the temporary name holds the replaced catalog: the files that only it lists
+  /// go, then it. A catalog that does not decode deletes nothing. Failures here lose nothing.
   void RemoveReplaced(const std::string& temp, const Catalog& now) {
     const Result<Bytes> bytes = ReadWhole(*storage_, temp);
     if (!bytes.ok()) {
@@ -678,8 +642,8 @@ class SaveSession {
     static_cast<void>(storage_->SyncNames().ok());
   }
 
-  /// On storage of its own a rank removes what the new snapshot replaced there: an older commit record
-  /// of this id first, then files.
+  /// On storage of its own a rank removes what the new snapshot replaced there: an older commit
+  /// record of this id first, then files.
   void RemoveStale(WireReader& reader, std::uint32_t count) {
     if (shared_with_root_ || is_root()) {
       return;
@@ -703,8 +667,8 @@ class SaveSession {
     }
     for (const std::string& name : names) {
       const std::optional<native::Name> parsed = native::ParseName(name);
-      if (parsed && parsed->kind == native::NameKind::kDataFile && parsed->attempt < orders_.attempt &&
-          parsed->unique_id == orders_.unique_id) {
+      if (parsed && parsed->kind == native::NameKind::kDataFile &&
+          parsed->attempt < orders_.attempt && parsed->unique_id == orders_.unique_id) {
         static_cast<void>(storage_->Remove(name).ok());
       }
     }

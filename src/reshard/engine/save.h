@@ -17,8 +17,8 @@
 
 namespace reshard {
 
-/// Remembers the plan of the last save, so that a training loop that saves the same tensors again does
-/// not plan anew. Every rank may have one; the coordinator's counts. Not thread-safe.
+/// Remembers the plan of the last save, so that a training loop that saves the same tensors again
+/// does not plan anew. Every rank may have one; the coordinator's counts. Not thread-safe.
 class SavePlanCache {
  public:
   SavePlanCache();
@@ -30,6 +30,7 @@ class SavePlanCache {
   std::uint64_t hits() const;
 
   struct Entry;
+
   std::unique_ptr<Entry>& entry() { return entry_; }
 
  private:
@@ -42,7 +43,8 @@ struct SaveOptions {
   std::optional<std::uint64_t> unique_id;
   /// Global rank that plans and writes the commit record; must be in the group.
   int coordinator_rank = 0;
-  /// Replace the snapshot `unique_id` if it is committed. Readers see the old or the new one, whole.
+  /// Replace the snapshot `unique_id` if it is committed. Readers see the old or the new one,
+  /// whole.
   bool overwrite = false;
   /// Writers in flight on this rank.
   std::size_t threads = 3;
@@ -60,17 +62,17 @@ struct SaveResult {
   std::string file_name;            ///< This rank's data file, empty when it wrote none.
 };
 
-/// Saves `state` of all ranks of `group` into `storage`. Returns on every rank only when the snapshot is
-/// committed and durable, or with the same error everywhere. Replicas (the same box on several ranks) are
-/// stored once; tensors that share memory are stored once. The previous snapshots stay readable at every
-/// moment; a crash leaves the new one absent.
+/// Saves `state` of all ranks of `group` into `storage`. Returns on every rank only when the
+/// snapshot is committed and durable, or with the same error everywhere. Replicas (the same box on
+/// several ranks) are stored once; tensors that share memory are stored once. The previous
+/// snapshots stay readable at every moment; a crash leaves the new one absent.
 ///
 /// `storage`  each rank's own object; the same directory, or node-local ones.
 /// Memory: threads x 8 MiB of buffers on each rank; the plan of all ranks on the coordinator.
 /// Errors: kInvalidArgument (the state dict, the options, ranks that disagree), kAlreadyExists
-///         SNAPSHOT_EXISTS (committed id without overwrite) and LOST_RACE, kIo and what Storage returns,
-///         kCancelled (callback), kPeerFailed, kIndeterminate COMMIT_UNKNOWN: it may or may not be
-///         committed; read the directory to find out.
+///         SNAPSHOT_EXISTS (committed id without overwrite) and LOST_RACE, kIo and what Storage
+///         returns, kCancelled (callback), kPeerFailed, kIndeterminate COMMIT_UNKNOWN: it may or
+///         may not be committed; read the directory to find out.
 /// Collective: yes. Source: docs/format/native.md section 4.
 Result<SaveResult> Save(const StateDict& state, Storage& storage, ProcessGroup& group,
                         const SaveOptions& options = {});
