@@ -139,6 +139,10 @@ class Value {
 
   const Value* Find(std::string_view key) const { return Find(MapKey(std::string(key))); }
 
+  const Value* Find(const std::string& key) const { return Find(MapKey(key)); }
+
+  const Value* Find(const char* key) const { return Find(std::string_view(key)); }
+
   /// Equality of plain values; tensors are equal when dtype, global shape and boxes are.
   friend bool operator==(const Value& a, const Value& b);
 
