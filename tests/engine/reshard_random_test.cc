@@ -1,5 +1,5 @@
-// Random tensors on random layouts, saved and loaded on another random layout, against the pattern that
-// every element is known to have.
+// Random tensors on random layouts, saved and loaded on another random layout, against the pattern
+// that every element is known to have.
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,8 @@ std::vector<Spec> DrawSpecs(Random& random) {
   return specs;
 }
 
-/// The boxes of one rank, in one of several ways; a pure function of the seed, so that all ranks agree.
+/// The boxes of one rank, in one of several ways; a pure function of the seed, so that all ranks
+/// agree.
 std::vector<Box> DrawBoxes(const Spec& spec, int rank, int size, std::uint64_t seed) {
   Random random(seed ^ spec.salt);
   const std::uint64_t kind = Draw(random, 0, 4);
@@ -141,14 +142,16 @@ TEST_P(ReshardRandomTest, EveryElementArrivesOnEveryLayout) {
       for (const Spec& spec : specs) {
         const auto* tensor = state["model"][spec.key].get_if<Tensor>();
         EXPECT_EQ(CountWrong(*tensor, spec.salt), 0U)
-            << spec.key << " " << Info(spec.dtype).name << " " << ToString(spec.shape);
+            << "RESHARD_TEST_SEED=" << seed << " " << spec.key << " " << Info(spec.dtype).name
+            << " " << ToString(spec.shape);
       }
     });
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Transfers, ReshardRandomTest,
-                         ::testing::Values(Transfer::kAuto, Transfer::kDirect, Transfer::kExchange));
+                         ::testing::Values(Transfer::kAuto, Transfer::kDirect,
+                                           Transfer::kExchange));
 
 }  // namespace
 }  // namespace reshard::testing

@@ -37,7 +37,8 @@ inline std::byte PatternByte(std::uint64_t salt, std::uint64_t at) {
   return static_cast<std::byte>(x >> ((at & 7) * 8));
 }
 
-/// Calls `visit(unit index in the shard's memory order, byte offset of the unit in the global tensor)`.
+/// Calls `visit(unit index in the shard's memory order, byte offset of the unit in the global
+/// tensor)`.
 inline void ForEachUnit(const TensorShard& shard, const Shape& global_shape, DType dtype,
                         const std::function<void(std::byte*, std::uint64_t)>& visit) {
   const Box units = ToUnits(shard.box, dtype);
@@ -76,20 +77,21 @@ inline void FillPattern(Tensor& tensor, std::uint64_t salt) {
 inline std::uint64_t CountWrong(const Tensor& tensor, std::uint64_t salt) {
   std::uint64_t wrong = 0;
   for (const TensorShard& shard : tensor.shards) {
-    ForEachUnit(shard, tensor.global_shape, tensor.dtype, [&](const std::byte* unit, std::uint64_t at) {
-      for (std::uint32_t b = 0; b < Info(tensor.dtype).unit_bytes; ++b) {
-        if (unit[b] != PatternByte(salt, at + b)) {
-          ++wrong;
-          return;
-        }
-      }
-    });
+    ForEachUnit(shard, tensor.global_shape, tensor.dtype,
+                [&](const std::byte* unit, std::uint64_t at) {
+                  for (std::uint32_t b = 0; b < Info(tensor.dtype).unit_bytes; ++b) {
+                    if (unit[b] != PatternByte(salt, at + b)) {
+                      ++wrong;
+                      return;
+                    }
+                  }
+                });
   }
   return wrong;
 }
 
-/// Owned memory for one box, laid out with the axes in a given order and some padding, so that it is
-/// strided; `order` empty: dense row-major.
+/// Owned memory for one box, laid out with the axes in a given order and some padding, so that it
+/// is strided; `order` empty: dense row-major.
 inline TensorShard AllocateShard(DType dtype, Box box, const std::vector<std::size_t>& order = {},
                                  std::uint64_t padding = 0) {
   std::vector<std::int64_t> strides = RowMajorStrides(box.extent);
@@ -103,8 +105,8 @@ inline TensorShard AllocateShard(DType dtype, Box box, const std::vector<std::si
     elements = stride;
   }
   const std::uint64_t units = Info(dtype).unit_elements;
-  auto memory = std::make_shared<Bytes>((elements / units + 1) * Info(dtype).unit_bytes,
-                                        std::byte{0xee});
+  auto memory =
+      std::make_shared<Bytes>((elements / units + 1) * Info(dtype).unit_bytes, std::byte{0xee});
   TensorShard shard;
   shard.view = {memory->data(), dtype, box.extent, std::move(strides)};
   shard.box = std::move(box);

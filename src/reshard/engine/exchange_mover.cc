@@ -87,25 +87,20 @@ class ExchangeMover {
     AssignUnits();
     PlaceOwn();
     const std::size_t rounds = CountRounds();
-    Round now;
-    Round next;
-    if (rounds > 0) {
-      Read(0, now);
-    }
+    // Tasks refer to their round while it is read, so rounds stay where they are.
+    std::unique_ptr<Round> now = rounds > 0 ? Read(0) : nullptr;
     for (std::size_t r = 0; r < rounds; ++r) {
-      FinishReading(now);
-      if (r + 1 < rounds) {
-        Read(r + 1, next);
-      }
-      const Status moved = SendAndPlace(r, now, received);
+      FinishReading(*now);
+      std::unique_ptr<Round> next = r + 1 < rounds ? Read(r + 1) : nullptr;
+      const Status moved = SendAndPlace(r, *now, received);
       if (!moved.ok()) {
-        if (r + 1 < rounds) {
-          FinishReading(next);
+        if (next != nullptr) {
+          FinishReading(*next);
         }
-        KeepForGood(std::move(now.send));
+        KeepForGood(std::move(now->send));
         return moved;
       }
-      std::swap(now, next);
+      now = std::move(next);
     }
     return local_;
   }
@@ -116,7 +111,7 @@ class ExchangeMover {
     std::vector<Bytes> send;                           // per rank
     std::vector<std::unique_ptr<DeliveryList>> lists;  // per unit
     std::unique_ptr<TaskGroup> reading;
-    std::unique_ptr<std::atomic<std::size_t>> next;
+    std::atomic<std::size_t> next = 0;
   };
 
   Status FindAllPieces() {
@@ -212,17 +207,14 @@ class ExchangeMover {
   }
 
   /// Starts to read this rank's units of a round; own pieces go straight to their memory.
-  void Read(std::size_t round, Round& out) {
+  std::unique_ptr<Round> Read(std::size_t round) {
+    auto owned = std::make_unique<Round>();
+    Round& out = *owned;
     const std::span<const Unit> units = UnitsInRound(me_, round);
     out.units.assign(units.begin(), units.end());
     out.send.assign(ranks_, Bytes());
-    out.lists.clear();
     PlaceSends(out);
     out.reading = std::make_unique<TaskGroup>(context_.pool);
-    out.next = std::make_unique<std::atomic<std::size_t>>(0);
-    if (!local_.ok()) {
-      return;
-    }
     for (const Unit& unit : out.units) {
       if (local_.ok()) {
         local_ = context_.reader.Open(unit.file);
@@ -232,6 +224,7 @@ class ExchangeMover {
     for (std::size_t t = 0; local_.ok() && t < threads; ++t) {
       out.reading->Submit([this, &out] { return ReadUnits(out); });
     }
+    return owned;
   }
 
   /// Sizes the messages and says where each unit's bytes go.
@@ -279,7 +272,7 @@ class ExchangeMover {
   Status ReadUnits(Round& out) {
     RESHARD_TRY_ASSIGN(const StagingBuffer staging,
                        StagingBuffer::Allocate(BlockReader::kStagingBytes));
-    for (std::size_t i = (*out.next)++; i < out.units.size(); i = (*out.next)++) {
+    for (std::size_t i = out.next++; i < out.units.size(); i = out.next++) {
       const Unit& unit = out.units[i];
       RESHARD_TRY(context_.reader.ReadRange(unit.file, unit.range, *out.lists[i], staging.span()));
       RESHARD_TRY(context_.advance(unit.range.size));

@@ -286,10 +286,13 @@ class Decoder {
     if (bytes.size() % sizeof(T) != 0) {
       return Bad(kCatalogLayout, fmt::format("section {} is no whole number of entries", id));
     }
-    column.resize(bytes.size() / sizeof(T));
-    if (!bytes.empty()) {
-      std::memcpy(column.data(), bytes.data(), bytes.size());
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) == 0) {
+      const T* values = reinterpret_cast<const T*>(bytes.data());
+      column.assign(values, values + bytes.size() / sizeof(T));
+      return OkStatus();
     }
+    column.resize(bytes.size() / sizeof(T));
+    std::memcpy(column.data(), bytes.data(), bytes.size());
     return OkStatus();
   }
 
