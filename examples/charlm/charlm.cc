@@ -77,7 +77,7 @@ Status StartOrResume(Run& run, ProcessGroup& world) {
 
 Status TrainOneStep(Run& run) {
   const ProcessGroup& dp = run.model.dp();
-  const reshard::Piece mine =
+  const reshard::AxisPart mine =
       reshard::CutEvenly(run.options.batch, static_cast<std::uint64_t>(dp.size()),
                          static_cast<std::uint64_t>(dp.rank()));
   const Batch batch = run.text.Samples(run.options.seed, run.step, mine.offset, mine.extent,

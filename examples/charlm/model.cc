@@ -12,9 +12,9 @@
 namespace charlm {
 namespace {
 
+using reshard::AxisPart;
 using reshard::Bytes;
 using reshard::CutEvenly;
-using reshard::Piece;
 using reshard::Replicate;
 using reshard::Result;
 using reshard::Shard;
@@ -275,7 +275,7 @@ Status Model::ShareUpdates() {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const std::byte* next = all[rank].data();
     for (Parameter& parameter : parameters_) {
-      const Piece piece = CutEvenly(parameter.bfloat16.size(), all.size(), rank);
+      const AxisPart piece = CutEvenly(parameter.bfloat16.size(), all.size(), rank);
       std::memcpy(parameter.bfloat16.data() + piece.offset, next,
                   piece.extent * sizeof(std::uint16_t));
       next += piece.extent * sizeof(std::uint16_t);

@@ -36,9 +36,9 @@ struct ModelConfig {
 /// One parameter as this rank holds it.
 struct Parameter {
   std::string name;
-  reshard::Shape shape;  ///< Of the whole parameter.
-  reshard::Box box;      ///< The part that this rank computes with.
-  reshard::Piece owned;  ///< The elements of that part whose optimizer state is kept here.
+  reshard::Shape shape;     ///< Of the whole parameter.
+  reshard::Box box;         ///< The part that this rank computes with.
+  reshard::AxisPart owned;  ///< The elements of that part whose optimizer state is kept here.
 
   std::vector<std::uint16_t> bfloat16;  ///< The part itself.
   std::vector<float> value;             ///< The same, widened for the arithmetic.
