@@ -65,11 +65,11 @@ step_tidy() {
     2> >(grep -vE '^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter' >&2)
 }
 
-# Tests that start MPI or compile against an installed tree are not for sanitizers.
+# Tests that start MPI or compile against an installed tree are not for sanitizers; fuzz is next.
 step_asan() {
   configure asan && cmake --build build/asan -j "$JOBS" || return
   ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
-    UBSAN_OPTIONS=print_stacktrace=1 run_tests build/asan -LE '^(mpi|install)$'
+    UBSAN_OPTIONS=print_stacktrace=1 run_tests build/asan -LE '^(mpi|install|fuzz)$'
 }
 
 # Layers with threads. The loader's address randomisation can be too much for clang 14's runtime;
@@ -87,10 +87,10 @@ step_tsan() {
     --no-tests=error --timeout 600 --no-label-summary -R '^(base|comm|engine)\.'
 }
 
-# The corpus, then a brief search with each target.
+# The corpus, then a brief search with each target, in the build of the step before.
 step_fuzz() {
-  configure fuzz -DRESHARD_FUZZ_SECONDS="$FUZZ_SECONDS" && cmake --build build/fuzz -j "$JOBS" &&
-    run_tests build/fuzz -L '^fuzz$'
+  configure asan -DRESHARD_FUZZ_SECONDS="$FUZZ_SECONDS" &&
+    cmake --build build/asan -j "$JOBS" --target fuzz_targets && run_tests build/asan -L '^fuzz$'
 }
 
 step_bench() {

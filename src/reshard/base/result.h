@@ -47,12 +47,14 @@ inline tl::unexpected<Error> MakeError(ErrorCode code, std::string_view reason,
     }                                                                             \
   } while (false)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): names and declarations cannot stand in parentheses.
 #define RESHARD_TRY_ASSIGN_IMPL(result, lhs, expr)                      \
   auto result = (expr);                                                 \
   if (!result.has_value()) {                                            \
     return tl::unexpected<::reshard::Error>(std::move(result).error()); \
   }                                                                     \
   lhs = std::move(*result)
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// Evaluates `expr`, a Result<T>; assigns its value to `lhs` or returns its error.
 #define RESHARD_TRY_ASSIGN(lhs, expr) \

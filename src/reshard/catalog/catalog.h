@@ -25,7 +25,7 @@
 namespace reshard {
 
 /// Bytes of a file's payload that share one checksum.
-inline constexpr std::uint64_t kBlockBytes = 256 * 1024;
+inline constexpr std::uint64_t kBlockBytes = std::uint64_t{256} * 1024;
 
 /// What a catalog describes. Numbers are stored.
 enum class CatalogKind : std::uint8_t {
