@@ -49,9 +49,16 @@ Status CheckColumnLengths(const CatalogColumns& c) {
   const std::size_t tensors = c.key_ends.size();
   const std::size_t objects = c.object_key_ends.size();
   const std::size_t chunks = c.chunk_files.size();
-  std::uint64_t blocks = 0;
+  std::uint64_t blocks = 0;  // never above the column's size in memory, so the sum cannot wrap
   for (const FileEntry& file : c.files) {
-    blocks += file.has_blocks ? file.num_blocks() : 0;
+    const std::uint64_t left = c.block_checksums.size() - blocks;
+    const std::uint64_t own = file.has_blocks ? file.num_blocks() : 0;
+    if (own > left) {
+      return Corrupt("CATALOG_COLUMNS",
+                     fmt::format("file '{}' of {} bytes has {} blocks, but {} checksums are left",
+                                 file.name, file.size, own, left));
+    }
+    blocks += own;
   }
   const bool good = AreEnds(c.key_ends, tensors, c.keys.size()) &&
                     AreEnds(c.path_ends, tensors, c.paths.size()) &&

@@ -131,8 +131,9 @@ class Value {
 
   Value& operator[](std::string_view key) { return (*this)[MapKey(std::string(key))]; }
 
+  Value& operator[](const std::string& key) { return (*this)[MapKey(key)]; }
+
   Value& operator[](const char* key) { return (*this)[std::string_view(key)]; }
-  Value& operator[](const std::string& key) { return (*this)[std::string_view(key)]; }
 
   /// The entry of a map, or null when absent or when this is no map.
   const Value* Find(const MapKey& key) const;

@@ -183,15 +183,7 @@ class Decoder {
       }
     });
     RESHARD_TRY(std::move(status));
-    for (const Entry& entry : entries_) {
-      if (!entry.used && (entry.id & kOptionalSection) == 0) {
-        return MakeError(
-            ErrorCode::kUnsupported, kNewerVersion,
-            fmt::format("the catalog has a section {} that this version does not know; "
-                        "use a newer reshard",
-                        entry.id));
-      }
-    }
+    RESHARD_TRY(CheckUnknownSections());
     return Catalog::Create(std::move(columns));
   }
 
@@ -222,7 +214,10 @@ class Decoder {
                                    version, kVersion));
     }
     const auto size = LoadLittle<std::uint64_t>(bytes_.data() + 16);
-    if (version == 0 || size != bytes_.size()) {
+    if (version == 0) {
+      return Bad(kCatalogLayout, "the catalog has version 0, which never existed");
+    }
+    if (size != bytes_.size()) {
       return Bad(kTruncated, fmt::format("the catalog is {} bytes long, its header says {}",
                                          bytes_.size(), size));
     }
@@ -262,6 +257,26 @@ class Decoder {
     }
     if (at != bytes_.size()) {
       return Bad(kCatalogLayout, "bytes after the catalog's last section");
+    }
+    return OkStatus();
+  }
+
+  /// Optional sections are skipped, but their bytes are checked: damage is damage.
+  Status CheckUnknownSections() const {
+    for (const Entry& entry : entries_) {
+      if (entry.used) {
+        continue;
+      }
+      if ((entry.id & kOptionalSection) == 0) {
+        return MakeError(
+            ErrorCode::kUnsupported, kNewerVersion,
+            fmt::format("the catalog has a section {} that this version does not know; "
+                        "use a newer reshard",
+                        entry.id));
+      }
+      if (Crc64(entry.bytes) != entry.checksum) {
+        return Bad(kCatalogChecksum, fmt::format("section {} of the catalog is damaged", entry.id));
+      }
     }
     return OkStatus();
   }

@@ -1,0 +1,16 @@
+#include "reshard/cli/command.h"
+#include "reshard/cli/command_info.h"
+#include "reshard/cli/command_latest.h"
+#include "reshard/cli/command_ls.h"
+
+namespace reshard::cli {
+
+std::vector<std::unique_ptr<Command>> AllCommands() {
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(NewInfoCommand());
+  commands.push_back(NewLsCommand());
+  commands.push_back(NewLatestCommand());
+  return commands;
+}
+
+}  // namespace reshard::cli
