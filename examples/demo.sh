@@ -70,8 +70,8 @@ echo "1. A small language model learns $text on 4 ranks, without a break:"
 echo "   $steps steps, 2-way data parallel x 2-way tensor parallel. The other runs must agree with it."
 train 4 dp=2,tp=2 whole --steps $steps --save-every $half
 
-echo "2. The same again, stopped after step $half. Each rank wrote the parts that it holds (replicas are"
-echo "   written once); the catalog came last, so a crash at any moment leaves the old snapshot or the new."
+echo "2. The same again, stopped after step $half. Each rank wrote parts that it holds, replicas once; the"
+echo "   catalog came last, so a crash at any moment leaves the old snapshot or the new one, whole."
 train 4 dp=2,tp=2 stopped --steps $half
 sed -n 's/^saved/   saved/p' "$work/stopped.log"
 
@@ -89,8 +89,9 @@ if [ "$tensors" -lt 20 ] || ! cmp -s "$work/stopped.digests" "$work/on2.digests"
   diff3 "$work/stopped.digests" "$work/on2.digests" "$work/on3.digests" >&2 || true
   fail "the digests above differ between the meshes, or tensors are missing"
 fi
-awk '/^model/ { printf "     %-24s %s on 4, on 2 and on 3 ranks\n", $1, $2 }' "$work/stopped.digests"
-echo "     ... $tensors tensors with the master weights and moments of the optimizer, all equal"
+awk '$1 ~ /^model.*_weight$/ { printf "     %-24s %s on 4, on 2 and on 3 ranks\n", $1, $2 }' \
+  "$work/stopped.digests"
+echo "     ... and so on: $tensors tensors, master weights and moments of the optimizer too, all equal"
 
 echo "4. All train on to step $steps, on 4 ranks too. The loss goes on where it was:"
 train 4 dp=2,tp=2 stopped --steps $steps
@@ -111,7 +112,7 @@ for name in on2 on3; do
   within "$(loss $name $steps)" "$(loss whole $steps)" $last_tolerance ||
     fail "the last loss of $name is not that of the run without a break"
 done
-echo "   On the same mesh all bits are equal. On another, sums in another order round differently: equal to"
+echo "   On the same mesh all bits are equal. On another, sums in another order round otherwise: equal to"
 echo "   $first_tolerance at the first step and, as bfloat16 weights round too, to $last_tolerance after $half steps."
 
 echo "5. What the run on 3 ranks left, seen from outside:"

@@ -42,12 +42,16 @@ Status WriteFinal(const Run& run) {
   RESHARD_TRY_ASSIGN(const std::uint64_t digest, DigestOfSnapshot(run));
   const std::filesystem::path path = std::filesystem::path(run.options.out) / "final";
   const std::filesystem::path temporary = path.string() + ".tmp";
-  std::ofstream(temporary) << fmt::format("step {}\nloss {:.6f}\ndigest {:016x}\n", run.step,
-                                          run.loss, digest);
+  std::ofstream file(temporary);
+  file << fmt::format("step {}\nloss {:.6f}\ndigest {:016x}\n", run.step, run.loss, digest);
+  file.close();
   std::error_code failed;
-  std::filesystem::rename(temporary, path, failed);
-  return failed ? MakeError(ErrorCode::kIo, "FINAL", path.string() + ": " + failed.message())
-                : OkStatus();
+  if (file) {
+    std::filesystem::rename(temporary, path, failed);
+  }
+  return file && !failed
+             ? OkStatus()
+             : MakeError(ErrorCode::kIo, "FINAL", path.string() + ": cannot be written");
 }
 
 Status SaveAndSay(Run& run, ProcessGroup& world) {
@@ -135,7 +139,9 @@ int Main(int argc, char** argv) {
   app.add_option("--text", options.text, "file to learn from")->required();
   app.add_option("--from", options.from, "start from the newest snapshot of another run");
   app.add_option("--mesh", options.mesh, "ranks per axis, as in dp=2,tp=2; default: all in dp");
-  app.add_option("--steps", options.steps, "train up to this step")->capture_default_str();
+  app.add_option("--steps", options.steps, "train up to this step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--save-every", options.save_every, "steps between snapshots")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -175,4 +181,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace charlm
 
+// NOLINTNEXTLINE(bugprone-exception-escape): out of memory ends the job, as it should
 int main(int argc, char** argv) { return charlm::Main(argc, argv); }
