@@ -117,7 +117,7 @@ std::string Roff(std::string_view text) {
       out += c;
     }
   }
-  return out.starts_with('.') ? "\\&" + out : out;
+  return out.starts_with('.') ? fmt::format("\\&{}", out) : out;
 }
 
 std::string RoffTitle(const std::string& page) {
