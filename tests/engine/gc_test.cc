@@ -157,10 +157,13 @@ TEST_F(GcTest, TheAgeOfAnAttemptIsThatOfItsNewestFile) {
   Put(storage, "1_1.safetensors");
   const std::int64_t newest = (*storage.List())[1].mtime_ns;
   ASSERT_GT(newest, written);
+
   class At final : public Clock {
    public:
     explicit At(std::int64_t ns) : ns_(ns) {}
+
     std::chrono::steady_clock::time_point Now() const override { return {}; }
+
     std::chrono::system_clock::time_point WallNow() const override {
       return std::chrono::system_clock::time_point(std::chrono::nanoseconds(ns_));
     }
@@ -168,6 +171,7 @@ TEST_F(GcTest, TheAgeOfAnAttemptIsThatOfItsNewestFile) {
    private:
     std::int64_t ns_;
   };
+
   const std::int64_t day = 24LL * 3600 * 1'000'000'000;
   ASSERT_OK(Gc(1, At(newest + day)));
   EXPECT_EQ(NamesIn(storage).size(), 2U);
@@ -234,9 +238,9 @@ TEST_F(GcTest, ForeignFilesAreNeverTouched) {
   Storage& storage = runs_.At("run");
   ASSERT_OK(SaveSmall(storage, 0));
   ASSERT_OK(SaveSmall(storage, 1));
-  const std::vector<std::string> foreign = {"config.json",      "00_0.safetensors", "0_00.safetensors",
-                                            "model.safetensors", "x.reshard",        "01.reshard",
-                                            "0.reshard.tmp",     "0_0.safetensors.old"};
+  const std::vector<std::string> foreign = {
+      "config.json", "00_0.safetensors", "0_00.safetensors", "model.safetensors",
+      "x.reshard",   "01.reshard",       "0.reshard.tmp",    "0_0.safetensors.old"};
   for (const std::string& name : foreign) {
     Put(storage, name);
   }
@@ -273,34 +277,42 @@ TEST_F(GcTest, SurvivesAFaultAtEveryOperation) {
   Put(*model, "3_2.a7.safetensors");
   Put(*model, "9.a0.reshard.tmp");
   const std::vector<std::string> expected = {"0_2.safetensors", "1_2.safetensors", "2.reshard"};
-  std::uint64_t operations = 1;
+  // One gc with a fault at operation k, then the checks; returns the operations it made.
   std::uint64_t faults = 0;
+  const auto run = [&](FaultAction action, std::uint64_t k) -> std::uint64_t {
+    SCOPED_TRACE(::testing::Message() << "operation " << k << " action " << int(action));
+    MemoryPlaces runs;
+    Storage& storage = runs.At("run/step-9");
+    CopyAll(*model, storage);
+    CopyAll(*older_model, runs.At("run/step-8"));
+    const Places places = runs.places();
+    runs.SetFaults([=](std::uint64_t count, StorageOp, std::string_view) {
+      return count == k ? action : FaultAction::kNone;
+    });
+    Result<GcPlan> plan = PlanGc(places, {1, std::chrono::hours(24)}, later_);
+    const Status status =
+        plan.ok() ? RunGc(places, *plan) : Status(tl::unexpected<Error>(plan.error()));
+    const std::uint64_t operations = runs.operations();
+    faults += status.ok() ? 0 : 1;
+    // Every snapshot that still is one is whole; the kept one is there.
+    runs.SetFaults(nullptr);
+    const Result<VerifyReport> report = Verify(storage);
+    EXPECT_OK(report);
+    EXPECT_TRUE(report->whole());
+    EXPECT_EQ(report->snapshots.back().unique_id, 2U);
+    Result<GcPlan> again = PlanGc(places, {1, std::chrono::hours(24)}, later_);
+    EXPECT_OK(again);
+    EXPECT_OK(RunGc(places, *again));
+    EXPECT_EQ(NamesIn(storage), expected);
+    EXPECT_THAT(NamesIn(runs.At("run/step-8")), IsEmpty());
+    return operations;
+  };
+  const std::uint64_t operations = run(FaultAction::kNone, 0);
+  ASSERT_EQ(faults, 0U);
   for (const FaultAction action :
        {FaultAction::kFail, FaultAction::kFailAfter, FaultAction::kCrash}) {
     for (std::uint64_t k = 0; k < operations; ++k) {
-      SCOPED_TRACE(::testing::Message() << "operation " << k << " action " << int(action));
-      MemoryPlaces runs;
-      Storage& storage = runs.At("run/step-9");
-      CopyAll(*model, storage);
-      CopyAll(*older_model, runs.At("run/step-8"));
-      const Places places = runs.places();
-      runs.SetFaults([=](std::uint64_t count, StorageOp, std::string_view) {
-        return count == k ? action : FaultAction::kNone;
-      });
-      Result<GcPlan> plan = PlanGc(places, {1, std::chrono::hours(24)}, later_);
-      const Status status =
-          plan.ok() ? RunGc(places, *plan) : Status(tl::unexpected<Error>(plan.error()));
-      operations = std::max(operations, runs.operations());
-      faults += status.ok() ? 0 : 1;
-      // Every snapshot that still is one is whole; the kept one is there.
-      runs.SetFaults(nullptr);
-      ASSERT_OK_AND_ASSIGN(const VerifyReport report, Verify(storage));
-      EXPECT_TRUE(report.whole());
-      EXPECT_EQ(report.snapshots.back().unique_id, 2U);
-      ASSERT_OK_AND_ASSIGN(GcPlan again, PlanGc(places, {1, std::chrono::hours(24)}, later_));
-      ASSERT_OK(RunGc(places, again));
-      EXPECT_EQ(NamesIn(storage), expected);
-      EXPECT_THAT(NamesIn(runs.At("run/step-8")), IsEmpty());
+      run(action, k);
     }
   }
   EXPECT_GT(operations, 30U);

@@ -41,9 +41,8 @@ class MemoryPlaces {
     for (const auto& [path, storage] : stores_) {
       out.paths.push_back(path);
     }
-    std::sort(out.paths.begin(), out.paths.end(), [](const std::string& a, const std::string& b) {
-      return ComparePaths(a, b) < 0;
-    });
+    std::sort(out.paths.begin(), out.paths.end(),
+              [](const std::string& a, const std::string& b) { return ComparePaths(a, b) < 0; });
     out.open = [this](const std::string& path) -> Result<std::unique_ptr<Storage>> {
       const auto plan = [this](std::uint64_t, StorageOp op, std::string_view name) {
         if (crashed_) {

@@ -200,12 +200,12 @@ TEST_F(VerifyTest, StraysAreNotesNotFaults) {
 TEST_F(VerifyTest, AReadErrorIsNotDamage) {
   const auto [file, at] = PlaceOf("model.w", 0);
   bool done = false;
-  FaultStorage faulty(*storage_, [&, name = file](std::uint64_t, StorageOp op,
-                                                  std::string_view object) {
-    const bool hit = op == StorageOp::kRead && object == name && !done;
-    done = done || hit;
-    return hit ? FaultAction::kFail : FaultAction::kNone;
-  });
+  FaultStorage faulty(*storage_,
+                      [&, name = file](std::uint64_t, StorageOp op, std::string_view object) {
+                        const bool hit = op == StorageOp::kRead && object == name && !done;
+                        done = done || hit;
+                        return hit ? FaultAction::kFail : FaultAction::kNone;
+                      });
   VerifyOptions options;
   options.threads = 1;
   ASSERT_OK_AND_ASSIGN(const VerifyReport report, Verify(faulty, options));

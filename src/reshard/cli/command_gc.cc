@@ -47,12 +47,8 @@ Json ToJson(const GcCommandOptions& options, const GcPlan& plan) {
                          {"bytes", item.bytes}});
     }
   }
-  return {{"path", options.directory},
-          {"dry_run", options.dry_run},
-          {"keep", options.keep},
-          {"kept", std::move(kept)},
-          {"removed", std::move(removed)},
-          {"bytes", bytes},
+  return {{"path", options.directory}, {"dry_run", options.dry_run},    {"keep", options.keep},
+          {"kept", std::move(kept)},   {"removed", std::move(removed)}, {"bytes", bytes},
           {"notes", plan.notes}};
 }
 
@@ -84,7 +80,8 @@ class GcCommand final : public Command {
         "remove old snapshots and what dead saves left behind",
         {"Keeps the N newest complete snapshots in DIR and below it (in the order of `reshard "
          "latest`), and whatever is newer than the last of them; removes older ones. Also finishes "
-         "deletions that were interrupted, and removes files that no snapshot needs when nothing of "
+         "deletions that were interrupted, and removes files that no snapshot needs when nothing "
+         "of "
          "their save changed for a while and no save holds its lock.",
          "The newest complete snapshot and a save at work are never touched, nor any file whose "
          "name is not one of the native format. A crash at any moment leaves whole snapshots, and "

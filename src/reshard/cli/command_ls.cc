@@ -154,7 +154,8 @@ class LsCommand final : public Command {
         "list the tensors and objects of a checkpoint",
         {"Lists every tensor with its dtype, shape, size, number of stored chunks and digest, then "
          "every object (a leaf that is no tensor) with its value. The digest is the CRC-64/XZ of "
-         "the whole tensor and does not depend on how it was cut: equal tensors have equal digests. "
+         "the whole tensor and does not depend on how it was cut: equal tensors have equal "
+         "digests. "
          "Only the catalog is read.",
          "Each PATTERN is a shell pattern for whole keys: '*' stands for any text, dots included. "
          "With several patterns, keys that match any of them are listed."},

@@ -52,24 +52,23 @@ Json ToJson(const std::string& path, const VerifyReport& report) {
 }
 
 std::string ToText(const VerifyFault& fault) {
-  std::string out =
-      fmt::format("  {} {}\n", fault.error.reason, Printable(fault.error.message));
+  std::string out = fmt::format("  {} {}\n", fault.error.reason, Printable(fault.error.message));
   if (!fault.keys.empty() && !fault.file.empty()) {
-    out += Printable(fmt::format(
-               "      holds {}{}", fmt::join(fault.keys, ", "),
-               fault.num_keys > fault.keys.size()
-                   ? fmt::format(" and {} more", fault.num_keys - fault.keys.size())
-                   : "")) +
-           "\n";
+    out +=
+        Printable(fmt::format("      holds {}{}", fmt::join(fault.keys, ", "),
+                              fault.num_keys > fault.keys.size()
+                                  ? fmt::format(" and {} more", fault.num_keys - fault.keys.size())
+                                  : "")) +
+        "\n";
   }
   return out;
 }
 
 std::string ToText(const std::string& path, const SnapshotVerdict& verdict) {
   const std::string name = fmt::format("{}@{}", Printable(path), verdict.unique_id);
-  const std::string what = fmt::format(
-      "{} and {} in {}, {}", Count(verdict.tensors, "tensor"), Count(verdict.blocks, "block"),
-      Count(verdict.files, "file"), HumanBytes(verdict.bytes));
+  const std::string what = fmt::format("{} and {} in {}, {}", Count(verdict.tensors, "tensor"),
+                                       Count(verdict.blocks, "block"), Count(verdict.files, "file"),
+                                       HumanBytes(verdict.bytes));
   if (verdict.faults.empty()) {
     return fmt::format("{}: whole ({})\n", name, what);
   }
@@ -86,7 +85,8 @@ class VerifyCommand final : public Command {
     static const CommandText kText = {
         "verify",
         "read a checkpoint whole and list everything that is wrong with it",
-        {"Checks the catalog, that the chunks cover each tensor exactly once, that every data file is "
+        {"Checks the catalog, that the chunks cover each tensor exactly once, that every data file "
+         "is "
          "there with its size and head, that its own entries agree with the catalog, the checksum "
          "of every 256 KiB block, and the digest of every tensor. It does not stop at the first "
          "fault. Leftovers that no snapshot needs are notes, not faults.",
@@ -132,11 +132,12 @@ class VerifyCommand final : public Command {
     if (report.whole()) {
       return ExitCode::kYes;
     }
-    console.Message(report.damaged()
-                        ? "load a snapshot that is whole (`reshard latest`), or restore the damaged "
-                          "files from a copy"
-                        : "nothing is known to be damaged, but not everything could be read: mend "
-                          "that and verify again");
+    console.Message(
+        report.damaged()
+            ? "load a snapshot that is whole (`reshard latest`), or restore the damaged "
+              "files from a copy"
+            : "nothing is known to be damaged, but not everything could be read: mend "
+              "that and verify again");
     return report.damaged() ? ExitCode::kNo : ExitCode::kFailed;
   }
 

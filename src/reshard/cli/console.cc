@@ -13,8 +13,8 @@ namespace reshard::cli {
 Console::Console() : err_is_terminal_(::isatty(STDERR_FILENO) == 1) {
   struct winsize size = {};
   if (::isatty(STDOUT_FILENO) == 1) {
-    out_columns_ = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col
-                                                                                     : 80;
+    out_columns_ =
+        ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
   }
 }
 

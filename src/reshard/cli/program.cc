@@ -45,12 +45,11 @@ tl::unexpected<Error> UnknownCommand(const CommandTable& table, const std::strin
   }
   std::error_code error;
   const std::optional<std::string> near = Nearest(name, names);
-  return UsageError(
-      fmt::format("'{}' is no command of reshard", Printable(name)),
-      near                                   ? fmt::format("did you mean `reshard {}`?", *near)
-      : std::filesystem::exists(name, error) ? fmt::format("did you mean `reshard info {}`?",
-                                                           Printable(name))
-                                             : "`reshard help` lists the commands");
+  return UsageError(fmt::format("'{}' is no command of reshard", Printable(name)),
+                    near ? fmt::format("did you mean `reshard {}`?", *near)
+                    : std::filesystem::exists(name, error)
+                        ? fmt::format("did you mean `reshard info {}`?", Printable(name))
+                        : "`reshard help` lists the commands");
 }
 
 /// What CLI11 says, with the option that was meant.
@@ -64,18 +63,18 @@ tl::unexpected<Error> BadOptions(const BoundCommand& bound, const Arguments& arg
   }
   for (const std::string& argument : arguments) {
     const std::string name = argument.substr(0, argument.find('='));
-    const bool unknown =
-        name.starts_with("--") && name.size() > 2 && bound.app->get_option_no_throw(name) == nullptr;
+    const bool unknown = name.starts_with("--") && name.size() > 2 &&
+                         bound.app->get_option_no_throw(name) == nullptr;
     if (const auto near = Nearest(name, known); unknown && near) {
-      return UsageError(fmt::format("reshard {} has no option {}", bound.command->text().name,
-                                    Printable(name)),
-                        fmt::format("did you mean {}?", *near));
+      return UsageError(
+          fmt::format("reshard {} has no option {}", bound.command->text().name, Printable(name)),
+          fmt::format("did you mean {}?", *near));
     }
   }
   std::string line = Printable(what);
-  return UsageError(fmt::format("{}: {}", bound.command->text().name, line),
-                    fmt::format("{}; see `reshard {} --help`", UsageLine(bound),
-                                bound.command->text().name));
+  return UsageError(
+      fmt::format("{}: {}", bound.command->text().name, line),
+      fmt::format("{}; see `reshard {} --help`", UsageLine(bound), bound.command->text().name));
 }
 
 Result<ExitCode> RunCommand(BoundCommand& bound, const Arguments& arguments, Console& console) {

@@ -10,10 +10,11 @@ namespace reshard {
 namespace {
 
 Status Mismatch(const FileEntry& file, std::string_view what) {
-  return MakeError(ErrorCode::kCorruption, "FRAGMENT_MISMATCH",
-                   fmt::format("{}: the entries in its header do not agree with the catalog: {}; the "
-                               "file belongs to another save, or the catalog was changed",
-                               file.name, what));
+  return MakeError(
+      ErrorCode::kCorruption, "FRAGMENT_MISMATCH",
+      fmt::format("{}: the entries in its header do not agree with the catalog: {}; the "
+                  "file belongs to another save, or the catalog was changed",
+                  file.name, what));
 }
 
 Status CheckHead(const native::Head& head, const CatalogInfo& info, const FileEntry& file) {
@@ -58,15 +59,14 @@ std::vector<std::vector<PlacedChunk>> ChunksByFile(const Catalog& catalog) {
       const Chunk chunk = catalog.chunk(tensor, i);
       const std::uint64_t bytes = NumBytes(chunk.box, catalog.dtype(tensor));
       if (bytes > 0) {
-        out[chunk.file].push_back({chunk.byte_offset, chunk.byte_offset + bytes, tensor,
-                                   static_cast<std::uint32_t>(i)});
+        out[chunk.file].push_back(
+            {chunk.byte_offset, chunk.byte_offset + bytes, tensor, static_cast<std::uint32_t>(i)});
       }
     }
   }
   for (auto& chunks : out) {
-    std::sort(chunks.begin(), chunks.end(), [](const PlacedChunk& a, const PlacedChunk& b) {
-      return a.offset < b.offset;
-    });
+    std::sort(chunks.begin(), chunks.end(),
+              [](const PlacedChunk& a, const PlacedChunk& b) { return a.offset < b.offset; });
   }
   return out;
 }
@@ -89,14 +89,15 @@ Status CheckFragment(const Catalog& catalog, std::uint32_t file,
   RESHARD_TRY(CheckFileEntry(catalog, file, *fragment));
   const std::vector<PlacedChunk> own = ChunksByFile(*fragment)[0];
   if (own.size() != chunks.size()) {
-    return Mismatch(entry, fmt::format("it lists {} chunks, the catalog {}", own.size(),
-                                       chunks.size()));
+    return Mismatch(entry,
+                    fmt::format("it lists {} chunks, the catalog {}", own.size(), chunks.size()));
   }
   for (std::size_t i = 0; i < own.size(); ++i) {
     const TensorId a = own[i].tensor;
     const TensorId b = chunks[i].tensor;
     const bool same = own[i].offset == chunks[i].offset && own[i].end == chunks[i].end &&
-                      fragment->key(a) == catalog.key(b) && fragment->dtype(a) == catalog.dtype(b) &&
+                      fragment->key(a) == catalog.key(b) &&
+                      fragment->dtype(a) == catalog.dtype(b) &&
                       std::ranges::equal(fragment->shape(a), catalog.shape(b)) &&
                       fragment->chunk(a, own[i].index).box == catalog.chunk(b, chunks[i].index).box;
     if (!same) {

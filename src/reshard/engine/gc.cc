@@ -32,8 +32,8 @@ class Planner {
  public:
   Planner(const Places& places, const GcOptions& options, const Clock& clock)
       : places_(places), options_(options) {
-    const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
-        clock.WallNow().time_since_epoch());
+    const auto now =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(clock.WallNow().time_since_epoch());
     const std::chrono::nanoseconds age = std::min(options.older_than, kLongest);
     cutoff_ns_ = (now - age).count();
   }
@@ -125,8 +125,8 @@ class Planner {
       return true;
     }
     if (id.busy() || (id.catalog && !id.committed.readable)) {
-      plan_.notes.push_back(fmt::format("{}/{} waits: its id is in use again", path,
-                                        id.marker->name));
+      plan_.notes.push_back(
+          fmt::format("{}/{} waits: its id is in use again", path, id.marker->name));
       return false;
     }
     GcItem item = MakeItem(GcKind::kInterrupted, path, unique_id, id.deleting.attempt);
@@ -176,11 +176,11 @@ class Planner {
   }
 
   void NoteStay(const GcItem& item, bool busy, bool unknown) {
-    plan_.notes.push_back(fmt::format(
-        "{} attempt {}: {}", NameOf(item.path, item.unique_id), item.attempt,
-        busy      ? "a save is at work"
-        : unknown ? "its files stay, since the catalog cannot be read"
-                  : "files that no snapshot needs, kept because they are recent"));
+    plan_.notes.push_back(
+        fmt::format("{} attempt {}: {}", NameOf(item.path, item.unique_id), item.attempt,
+                    busy      ? "a save is at work"
+                    : unknown ? "its files stay, since the catalog cannot be read"
+                              : "files that no snapshot needs, kept because they are recent"));
   }
 
   static GcItem MakeItem(GcKind kind, const std::string& path, std::uint64_t unique_id,
@@ -243,9 +243,9 @@ class Remover {
       return RemoveSnapshot(storage, item);
     }
     // A save of this id may have committed since the plan was made.
-    RESHARD_TRY_ASSIGN(const std::optional<CatalogSummary> committed,
-                       SummarizeCatalog(storage, native::CatalogName(item.unique_id),
-                                        item.unique_id));
+    RESHARD_TRY_ASSIGN(
+        const std::optional<CatalogSummary> committed,
+        SummarizeCatalog(storage, native::CatalogName(item.unique_id), item.unique_id));
     if (committed && !committed->readable) {
       return Skip(item, "the catalog of its id cannot be read");
     }
@@ -271,8 +271,7 @@ class Remover {
       }
       return renamed;
     }
-    Result<std::optional<CatalogSummary>> taken =
-        SummarizeCatalog(storage, marker, item.unique_id);
+    Result<std::optional<CatalogSummary>> taken = SummarizeCatalog(storage, marker, item.unique_id);
     if (!taken.ok() || !*taken || (*taken)->checksum != item.catalog_checksum) {
       RESHARD_TRY(storage.Rename(marker, item.last));
       RESHARD_TRY(storage.SyncNames());

@@ -27,8 +27,9 @@ struct CatalogSummary {
 struct GcAttempt {
   std::vector<ObjectInfo> files;  ///< Data files and leftovers of the hard-link fallback.
   std::optional<ObjectInfo> claim;
-  std::int64_t newest_ns = 0;  ///< Last change of any of them, and of the catalog that it published.
-  bool busy = false;           ///< A save holds the claim, or has just published it.
+  std::int64_t newest_ns =
+      0;              ///< Last change of any of them, and of the catalog that it published.
+  bool busy = false;  ///< A save holds the claim, or has just published it.
 };
 
 /// The names of one id.

@@ -56,11 +56,11 @@ class Verifier {
       }
     }
     if (ids_.empty()) {
-      return MakeError(ErrorCode::kNotFound, "NO_SNAPSHOT",
-                       options_.unique_id
-                           ? fmt::format("{} holds no snapshot {}", storage_.description(),
-                                         *options_.unique_id)
-                           : fmt::format("{} holds no snapshot", storage_.description()));
+      return MakeError(
+          ErrorCode::kNotFound, "NO_SNAPSHOT",
+          options_.unique_id
+              ? fmt::format("{} holds no snapshot {}", storage_.description(), *options_.unique_id)
+              : fmt::format("{} holds no snapshot", storage_.description()));
     }
     return OkStatus();
   }
@@ -109,8 +109,8 @@ class Verifier {
         report_.notes.push_back(object.name +
                                 ": a deletion that did not end; `reshard gc` finishes it");
       } else if (name->kind == native::NameKind::kTempCatalog) {
-        report_.notes.push_back(object.name +
-                                ": a save at work, or one that died; `reshard gc` removes the latter");
+        report_.notes.push_back(
+            object.name + ": a save at work, or one that died; `reshard gc` removes the latter");
       } else if (listed_.count(object.name) == 0 && unknown_ids_.count(name->unique_id) == 0) {
         report_.notes.push_back(object.name + ": no snapshot needs it; `reshard gc` removes it");
       }
@@ -121,8 +121,8 @@ class Verifier {
   const VerifyOptions& options_;
   ThreadPool pool_;
   std::set<std::uint64_t> ids_;
-  std::set<std::string> listed_;           // data files that a catalog lists
-  std::set<std::uint64_t> unknown_ids_;    // their catalogs cannot be read
+  std::set<std::string> listed_;         // data files that a catalog lists
+  std::set<std::uint64_t> unknown_ids_;  // their catalogs cannot be read
   VerifyReport report_;
 };
 

@@ -27,8 +27,8 @@ struct VerifyOptions {
 
 /// One thing that is wrong.
 struct VerifyFault {
-  Error error;                     ///< kCorruption or kNotFound: damaged. Others: could not be read.
-  std::string file;                ///< Empty when it concerns the snapshot as a whole.
+  Error error;       ///< kCorruption or kNotFound: damaged. Others: could not be read.
+  std::string file;  ///< Empty when it concerns the snapshot as a whole.
   std::optional<ByteRange> range;  ///< In the file.
   std::vector<std::string> keys;   ///< Tensors with bytes in it, the first few.
   std::uint64_t num_keys = 0;      ///< How many there are.
@@ -40,15 +40,16 @@ struct SnapshotVerdict {
   std::uint64_t tensors = 0;  ///< Checked.
   std::uint64_t files = 0;
   std::uint64_t blocks = 0;
-  std::uint64_t bytes = 0;              ///< In those blocks.
-  std::uint64_t digests = 0;            ///< Tensors whose digest was recomputed and compared.
-  std::vector<VerifyFault> faults;      ///< By file, then by place in it.
+  std::uint64_t bytes = 0;          ///< In those blocks.
+  std::uint64_t digests = 0;        ///< Tensors whose digest was recomputed and compared.
+  std::vector<VerifyFault> faults;  ///< By file, then by place in it.
 };
 
 /// The answer.
 struct VerifyReport {
   std::vector<SnapshotVerdict> snapshots;  ///< By id.
-  /// Things in the directory that no snapshot needs: leftovers of saves that died, or saves at work.
+  /// Things in the directory that no snapshot needs: leftovers of saves that died, or saves at
+  /// work.
   std::vector<std::string> notes;
 
   /// Whether no snapshot has a fault.

@@ -94,11 +94,8 @@ class SnapshotVerifier {
         continue;
       }
       if (Status status = catalog_.CheckCoverage(tensor); !status.ok()) {
-        verdict_.faults.push_back({std::move(status).error(),
-                                   "",
-                                   std::nullopt,
-                                   {std::string(catalog_.key(tensor))},
-                                   1});
+        verdict_.faults.push_back(
+            {std::move(status).error(), "", std::nullopt, {std::string(catalog_.key(tensor))}, 1});
         unread_[catalog_.alias_of(tensor)] = true;  // its digest cannot be right either
       }
     }
@@ -204,10 +201,12 @@ class SnapshotVerifier {
     state.object = std::move(*object);
     if (state.object->size() != entry.size) {
       state.faults.push_back(
-          {Corrupt("FILE_SIZE",
-                   fmt::format("{}: the file has {} bytes, the catalog says {}", entry.name,
-                               state.object->size(), entry.size)),
-           entry.name, std::nullopt, {}, 0});
+          {Corrupt("FILE_SIZE", fmt::format("{}: the file has {} bytes, the catalog says {}",
+                                            entry.name, state.object->size(), entry.size)),
+           entry.name,
+           std::nullopt,
+           {},
+           0});
     }
     const std::uint64_t head_bytes = std::min(native::kHeadBytes, entry.size);
     if (state.object->size() < head_bytes) {
@@ -224,7 +223,10 @@ class SnapshotVerifier {
                    fmt::format("{}: its first {} bytes are not those that the catalog records; it "
                                "is damaged, or the file of another save",
                                entry.name, head_bytes)),
-           entry.name, range, {}, 0});
+           entry.name,
+           range,
+           {},
+           0});
     } else {
       state.head_is_good = true;
     }
@@ -280,9 +282,8 @@ class SnapshotVerifier {
       state.bad_blocks.push_back({block, found});
       return false;
     }
-    ForEachChunk(file, range, [&](const PlacedChunk& placed) {
-      AddPart(placed, range, data.data(), linear);
-    });
+    ForEachChunk(file, range,
+                 [&](const PlacedChunk& placed) { AddPart(placed, range, data.data(), linear); });
     return true;
   }
 
@@ -366,15 +367,17 @@ class SnapshotVerifier {
   VerifyFault BlockFault(std::uint32_t file, const BadBlock& bad, std::uint64_t count) const {
     const FileEntry& entry = catalog_.files()[file];
     const ByteRange first = entry.Block(bad.block);
-    const ByteRange range = {first.offset,
-                             entry.Block(bad.block + count - 1).end() - first.offset};
+    const ByteRange range = {first.offset, entry.Block(bad.block + count - 1).end() - first.offset};
     std::string what =
         count == 1 ? fmt::format("have checksum {:016x}, the catalog says {:016x}", bad.found,
                                  catalog_.BlockChecksum(file, bad.block).value_or(0))
                    : fmt::format("are damaged: {} blocks with wrong checksums", count);
     return {Corrupt("BLOCK_CHECKSUM", fmt::format("{}: bytes [{}, {}) {}", entry.name, range.offset,
                                                   range.end(), what)),
-            entry.name, range, {}, 0};
+            entry.name,
+            range,
+            {},
+            0};
   }
 
   void NameTensors(std::uint32_t file, VerifyFault& fault) const {
@@ -397,8 +400,7 @@ class SnapshotVerifier {
         continue;
       }
       ++verdict_.digests;
-      const std::uint64_t found =
-          parts_[stored] ^ Crc64Constant(catalog_.num_bytes(stored));
+      const std::uint64_t found = parts_[stored] ^ Crc64Constant(catalog_.num_bytes(stored));
       if (found != *expected) {
         const std::string key(catalog_.key(tensor));
         verdict_.faults.push_back(
@@ -421,10 +423,10 @@ class SnapshotVerifier {
   SnapshotVerdict& verdict_;
   std::vector<std::vector<PlacedChunk>> chunks_;  // per file
   std::vector<bool> wanted_;
-  std::vector<bool> stored_wanted_;                 // of aliases the tensor that is stored
-  std::vector<std::atomic<std::uint64_t>> parts_;   // per tensor: linear part of what was read
-  std::vector<std::atomic<bool>> unread_;           // per tensor: some of its bytes are missing
-  std::vector<std::unique_ptr<FileState>> files_;   // null: not needed
+  std::vector<bool> stored_wanted_;                // of aliases the tensor that is stored
+  std::vector<std::atomic<std::uint64_t>> parts_;  // per tensor: linear part of what was read
+  std::vector<std::atomic<bool>> unread_;          // per tensor: some of its bytes are missing
+  std::vector<std::unique_ptr<FileState>> files_;  // null: not needed
   std::vector<Work> work_;
   Mutex progress_mutex_;
   Progress progress_;
