@@ -7,6 +7,9 @@ target_compile_options(reshard_warnings INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
                            -Wno-stringop-overread>)
 
+# The annotations of base/mutex.h.
+target_compile_options(reshard_warnings INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+
 # reshard_layer(NAME SOURCES... HEADERS...): one OBJECT library per layer; public headers are
 # collected in the global property RESHARD_HEADERS for the installed library.
 function(reshard_layer name)
@@ -26,6 +29,8 @@ function(reshard_test layer)
   add_executable(reshard_${layer}_test ${ARGN})
   target_link_libraries(reshard_${layer}_test PRIVATE reshard::reshard reshard_test_support
                         GTest::gmock GTest::gtest_main fmt::fmt reshard_warnings)
+  # Tests are compiled more often than they run.
+  target_compile_options(reshard_${layer}_test PRIVATE $<$<CONFIG:Release>:-O1>)
   gtest_discover_tests(reshard_${layer}_test TEST_PREFIX ${layer}. PROPERTIES LABELS unit
                        DISCOVERY_TIMEOUT 60)
 endfunction()

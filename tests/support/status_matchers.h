@@ -7,26 +7,24 @@
 
 #include "reshard/base/result.h"
 
-#define ASSERT_OK(expr)                                                        \
-  do {                                                                         \
-    const auto& reshard_test_status = (expr);                                  \
-    ASSERT_TRUE(reshard_test_status.has_value())                               \
-        << reshard_test_status.error().ToString();                             \
+#define ASSERT_OK(expr)                                                                     \
+  do {                                                                                      \
+    const auto& reshard_test_status = (expr);                                               \
+    ASSERT_TRUE(reshard_test_status.has_value()) << reshard_test_status.error().ToString(); \
   } while (false)
 
-#define EXPECT_OK(expr)                                                        \
-  do {                                                                         \
-    const auto& reshard_test_status = (expr);                                  \
-    EXPECT_TRUE(reshard_test_status.has_value())                               \
-        << reshard_test_status.error().ToString();                             \
+#define EXPECT_OK(expr)                                                                     \
+  do {                                                                                      \
+    const auto& reshard_test_status = (expr);                                               \
+    EXPECT_TRUE(reshard_test_status.has_value()) << reshard_test_status.error().ToString(); \
   } while (false)
 
 /// Declares or assigns `lhs` from a Result, failing the test on an error.
 #define ASSERT_OK_AND_ASSIGN(lhs, expr) \
   ASSERT_OK_AND_ASSIGN_IMPL(RESHARD_CONCAT(reshard_test_result_, __LINE__), lhs, expr)
-#define ASSERT_OK_AND_ASSIGN_IMPL(result, lhs, expr)                  \
-  auto result = (expr);                                               \
-  ASSERT_TRUE(result.has_value()) << result.error().ToString();       \
+#define ASSERT_OK_AND_ASSIGN_IMPL(result, lhs, expr)            \
+  auto result = (expr);                                         \
+  ASSERT_TRUE(result.has_value()) << result.error().ToString(); \
   lhs = std::move(*result)
 
 namespace reshard::testing {

@@ -76,11 +76,11 @@ TEST(ProcessMeshTest, MeshOfNoAxesIsOneRank) {
 }
 
 TEST(CutEvenlyTest, LastPiecesGetWhatIsLeft) {
-  EXPECT_EQ(CutEvenly(5, 4, 0), (Piece{0, 2}));
-  EXPECT_EQ(CutEvenly(5, 4, 1), (Piece{2, 2}));
-  EXPECT_EQ(CutEvenly(5, 4, 2), (Piece{4, 1}));
-  EXPECT_EQ(CutEvenly(5, 4, 3), (Piece{5, 0}));
-  EXPECT_EQ(CutEvenly(0, 3, 2), (Piece{0, 0}));
+  EXPECT_EQ(CutEvenly(5, 4, 0), (AxisPart{0, 2}));
+  EXPECT_EQ(CutEvenly(5, 4, 1), (AxisPart{2, 2}));
+  EXPECT_EQ(CutEvenly(5, 4, 2), (AxisPart{4, 1}));
+  EXPECT_EQ(CutEvenly(5, 4, 3), (AxisPart{5, 0}));
+  EXPECT_EQ(CutEvenly(0, 3, 2), (AxisPart{0, 0}));
 }
 
 TEST(CutEvenlyTest, PiecesTileTheWhole) {
@@ -88,7 +88,7 @@ TEST(CutEvenlyTest, PiecesTileTheWhole) {
     for (std::uint64_t parts = 1; parts < 12; ++parts) {
       std::uint64_t next = 0;
       for (std::uint64_t part = 0; part < parts; ++part) {
-        const Piece piece = CutEvenly(count, parts, part);
+        const AxisPart piece = CutEvenly(count, parts, part);
         ASSERT_EQ(piece.offset, next) << count << " over " << parts;
         next += piece.extent;
       }

@@ -24,7 +24,9 @@ using MutableByteSpan = std::span<std::byte>;
 struct ByteRange {
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
+
   std::uint64_t end() const { return offset + size; }
+
   bool operator==(const ByteRange&) const = default;
 };
 

@@ -12,9 +12,9 @@ namespace reshard {
 }  // namespace reshard
 
 /// Aborts when `condition` is false. For our own invariants only; input gets an Error.
-#define RESHARD_CHECK(condition)                               \
-  do {                                                         \
-    if (!(condition)) {                                        \
-      ::reshard::CheckFailed(__FILE__, __LINE__, #condition);  \
-    }                                                          \
+#define RESHARD_CHECK(condition)                              \
+  do {                                                        \
+    if (!(condition)) {                                       \
+      ::reshard::CheckFailed(__FILE__, __LINE__, #condition); \
+    }                                                         \
   } while (false)

@@ -33,8 +33,8 @@ std::string_view ErrorCodeName(ErrorCode code);
 /// One failure: what kind, a stable reason for programs, a sentence for people.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
-  std::string reason;      ///< Stable upper-case word such as "DUPLICATE_NAME"; see docs/errors.md.
-  std::string message;     ///< Names file, tensor, byte range, rank; expected and actual; what to do.
+  std::string reason;   ///< Stable upper-case word such as "DUPLICATE_NAME"; see docs/errors.md.
+  std::string message;  ///< Names file, tensor, byte range, rank; expected and actual; what to do.
   bool retryable = false;  ///< The same call may succeed later.
   bool data_loss = false;  ///< Stored bytes are gone or wrong.
 

@@ -17,6 +17,7 @@ template <typename T>
 class [[nodiscard]] Result : public tl::expected<T, Error> {
  public:
   using tl::expected<T, Error>::expected;
+
   bool ok() const { return this->has_value(); }
 };
 
@@ -38,20 +39,22 @@ inline tl::unexpected<Error> MakeError(ErrorCode code, std::string_view reason,
 #define RESHARD_CONCAT(a, b) RESHARD_CONCAT_INNER(a, b)
 
 /// Returns from the enclosing function when `expr`, a Status or Result, is an error.
-#define RESHARD_TRY(expr)                                                    \
-  do {                                                                       \
-    auto reshard_status = (expr);                                            \
-    if (!reshard_status.has_value()) {                                       \
+#define RESHARD_TRY(expr)                                                         \
+  do {                                                                            \
+    auto reshard_status = (expr);                                                 \
+    if (!reshard_status.has_value()) {                                            \
       return tl::unexpected<::reshard::Error>(std::move(reshard_status).error()); \
-    }                                                                        \
+    }                                                                             \
   } while (false)
 
-#define RESHARD_TRY_ASSIGN_IMPL(result, lhs, expr)                     \
-  auto result = (expr);                                                \
-  if (!result.has_value()) {                                           \
+// NOLINTBEGIN(bugprone-macro-parentheses): names and declarations cannot stand in parentheses.
+#define RESHARD_TRY_ASSIGN_IMPL(result, lhs, expr)                      \
+  auto result = (expr);                                                 \
+  if (!result.has_value()) {                                            \
     return tl::unexpected<::reshard::Error>(std::move(result).error()); \
-  }                                                                    \
+  }                                                                     \
   lhs = std::move(*result)
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// Evaluates `expr`, a Result<T>; assigns its value to `lhs` or returns its error.
 #define RESHARD_TRY_ASSIGN(lhs, expr) \

@@ -25,7 +25,7 @@
 namespace reshard {
 
 /// Bytes of a file's payload that share one checksum.
-inline constexpr std::uint64_t kBlockBytes = 256 * 1024;
+inline constexpr std::uint64_t kBlockBytes = std::uint64_t{256} * 1024;
 
 /// What a catalog describes. Numbers are stored.
 enum class CatalogKind : std::uint8_t {
@@ -120,8 +120,8 @@ struct CatalogColumns {
 class Catalog {
  public:
   /// Checks the invariants. Errors: kCorruption with the reasons CATALOG_COLUMNS (lengths
-  /// disagree), CATALOG_KEYS, BAD_DTYPE, SHAPE_OVERFLOW, BOX_OUT_OF_SHAPE, CHUNK_OUT_OF_FILE,
-  /// COVERAGE, BAD_ALIAS.
+  /// disagree), CATALOG_KEYS, BAD_OBJECT (a path), BAD_DTYPE, SHAPE_OVERFLOW, NOT_BYTE_SIZED,
+  /// BOX_OUT_OF_SHAPE, CHUNK_OUT_OF_FILE, COVERAGE, BAD_ALIAS.
   static Result<Catalog> Create(CatalogColumns columns);
 
   const CatalogInfo& info() const { return columns_.info; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace reshard {
 namespace {
@@ -65,7 +66,50 @@ class Flattener {
     return OkStatus();
   }
 
+  /// What would be saved but could not be loaded, or not be saved at all.
+  Status CheckObject(const Value& value, std::size_t depth) const {
+    if (depth > kMaxNesting) {
+      return MakeError(ErrorCode::kInvalidArgument, "NESTING",
+                       fmt::format("the object {} is nested deeper than {} levels", ToString(path_),
+                                   kMaxNesting));
+    }
+    if (const auto* list = value.get_if<Value::List>()) {
+      for (const Value& item : *list) {
+        RESHARD_TRY(CheckObject(item, depth + 1));
+      }
+    } else if (const auto* map = value.get_if<Value::Map>()) {
+      std::set<MapKey> seen;
+      for (const auto& [key, item] : *map) {
+        if (!seen.insert(key).second) {
+          return MakeError(ErrorCode::kInvalidArgument, "DUPLICATE_FLAT_KEY",
+                           fmt::format("a map in the object {} has the key {} twice",
+                                       ToString(path_), ToString(Path{PartOf(key)})));
+        }
+        RESHARD_TRY(CheckObject(item, depth + 1));
+      }
+    }
+    return OkStatus();
+  }
+
+  Status CheckLeaf(const Value& value) const {
+    if (value.get_if<Tensor>() != nullptr) {
+      return OkStatus();
+    }
+    const auto* own = value.get_if<PerRank>();
+    if (own == nullptr) {
+      return CheckObject(value, 0);
+    }
+    if (HoldsTensor(own->value())) {
+      return MakeError(ErrorCode::kInvalidArgument, "PER_RANK_TENSOR",
+                       fmt::format("the per-rank value {} holds a tensor or another per-rank "
+                                   "value; give its bytes, or a key of its own per rank",
+                                   ToString(path_)));
+    }
+    return CheckObject(own->value(), 0);
+  }
+
   Status AddLeaf(ValueType& value) {
+    RESHARD_TRY(CheckLeaf(value));
     std::string key = FlatKey(path_);
     if (key.empty() || key.find('\0') != std::string::npos) {
       return MakeError(ErrorCode::kInvalidArgument, "BAD_KEY",

@@ -47,8 +47,9 @@ using MutableFlatEntry = FlatEntryOf<Value>;
 /// All leaves, sorted by flat key. Maps are entered; a list is entered when a tensor or a per-rank
 /// value is somewhere in it, otherwise it is one object; empty maps and lists are objects.
 /// The pointers stay valid while the state dict is not changed in structure.
-/// Errors: kInvalidArgument NOT_A_MAP, DUPLICATE_FLAT_KEY (names both paths), NESTING, BAD_KEY
-/// (empty flat key, NUL).
+/// Errors: kInvalidArgument NOT_A_MAP, DUPLICATE_FLAT_KEY (names both paths; also a map inside an
+/// object with a key twice), NESTING (of the state dict or of an object), BAD_KEY (empty flat key,
+/// NUL), PER_RANK_TENSOR.
 Result<std::vector<FlatEntry>> Flatten(const StateDict& state);
 Result<std::vector<MutableFlatEntry>> Flatten(StateDict& state);
 

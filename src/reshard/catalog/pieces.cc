@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <tuple>
 
 #include "reshard/catalog/tiling.h"
 
@@ -33,6 +34,11 @@ Piece MakePiece(std::uint32_t want, const Chunk& chunk, DType dtype, const Box& 
   piece.file = chunk.file;
   piece.box = common;
   piece.row_major = chunk.order == ChunkOrder::kRowMajor || common.extent.size() < 2;
+  piece.file_offset = chunk.byte_offset;
+  if (chunk.box == BoxView(common)) {  // the usual case, and a frequent one
+    piece.file_to_dense.run_bytes = NumBytes(common, dtype);
+    return piece;
+  }
   const std::uint32_t unit = Info(dtype).unit_bytes;
   const std::vector<std::size_t> order = FileAxisOrder(common.extent.size(), chunk.order);
   const Box stored = ToUnits(chunk.box, dtype);
@@ -42,7 +48,6 @@ Piece MakePiece(std::uint32_t want, const Chunk& chunk, DType dtype, const Box& 
   const std::vector<std::int64_t> file_strides = DenseStrideBytes(stored_extent, unit);
   piece.file_to_dense = MakeCopyNest(extent, unit, file_strides, DenseStrideBytes(extent, unit));
   piece.file_strides = file_strides;
-  piece.file_offset = chunk.byte_offset;
   for (std::size_t i = 0; i < order.size(); ++i) {
     piece.file_offset += (units.offset[order[i]] - stored.offset[order[i]]) *
                          static_cast<std::uint64_t>(file_strides[i]);
@@ -105,6 +110,25 @@ Status CheckCovered(const Catalog& catalog, const WantedBox& want, std::span<con
                                ToString(want.box)));
 }
 
+/// Sorts by (file, file_offset); the keys are sorted apart, since pieces are large.
+std::vector<Piece> SortedByPlace(std::vector<Piece> pieces) {
+  std::vector<std::tuple<std::uint32_t, std::uint64_t, std::size_t>> keys;
+  keys.reserve(pieces.size());
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    keys.emplace_back(pieces[i].file, pieces[i].file_offset, i);
+  }
+  if (std::is_sorted(keys.begin(), keys.end())) {
+    return pieces;
+  }
+  std::sort(keys.begin(), keys.end());
+  std::vector<Piece> sorted;
+  sorted.reserve(pieces.size());
+  for (const auto& [file, offset, i] : keys) {
+    sorted.push_back(std::move(pieces[i]));
+  }
+  return sorted;
+}
+
 }  // namespace
 
 Result<std::vector<Piece>> FindPieces(const Catalog& catalog, std::span<const WantedBox> wanted) {
@@ -134,10 +158,7 @@ Result<std::vector<Piece>> FindPieces(const Catalog& catalog, std::span<const Wa
       RESHARD_TRY(CheckCovered(catalog, want, std::span(pieces).subspan(first)));
     }
   }
-  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return std::tie(a.file, a.file_offset) < std::tie(b.file, b.file_offset);
-  });
-  return pieces;
+  return SortedByPlace(std::move(pieces));
 }
 
 PlacedNest MakePlacedNest(const Piece& piece, PieceSource source, DType dtype,
@@ -154,9 +175,11 @@ PlacedNest MakePlacedNest(const Piece& piece, PieceSource source, DType dtype,
     strides.push_back(stride_bytes[a]);
     out.offset += static_cast<std::int64_t>(units.offset[a] - target.offset[a]) * stride_bytes[a];
   }
-  out.nest = MakeCopyNest(
-      extent, unit,
-      source == PieceSource::kFile ? piece.file_strides : DenseStrideBytes(extent, unit), strides);
+  out.nest = MakeCopyNest(extent, unit,
+                          source == PieceSource::kFile && !piece.file_strides.empty()
+                              ? piece.file_strides
+                              : DenseStrideBytes(extent, unit),
+                          strides);
   return out;
 }
 

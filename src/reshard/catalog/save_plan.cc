@@ -187,7 +187,9 @@ class Planner {
       : merged_(std::move(merged)),
         global_ranks_(global_ranks),
         options_(options),
-        load_(global_ranks.size(), 0) {}
+        load_(global_ranks.size(), 0) {
+    options_.min_cut_bytes = std::max<std::uint64_t>(options_.min_cut_bytes, 1);
+  }
 
   Result<SavePlan> Run() {
     SortTensors();
@@ -664,6 +666,8 @@ Result<Catalog> MakeCatalog(const CatalogInfo& info, const SavePlan& plan,
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (!reports[rank].file_name.empty()) {
       by_name.push_back(rank);
+    } else if (!plan.by_writer[rank].empty()) {
+      return BadMessage("write report without a file");
     }
   }
   std::sort(by_name.begin(), by_name.end(), [&](std::size_t a, std::size_t b) {

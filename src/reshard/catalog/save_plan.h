@@ -107,7 +107,8 @@ Result<std::vector<MergedObject>> MergeObjects(
     std::span<const std::vector<ObjectDescription>> by_rank, const SavePlan& plan,
     std::span<const int> global_ranks);
 
-/// The catalog of a finished save.
+/// The catalog of a finished save. `reports`: one per rank. Errors: kInternal BAD_MESSAGE; those of
+/// CatalogBuilder::Build.
 Result<Catalog> MakeCatalog(const CatalogInfo& info, const SavePlan& plan,
                             std::span<const WriteReport> reports,
                             std::span<const MergedObject> objects,

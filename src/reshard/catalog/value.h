@@ -131,13 +131,18 @@ class Value {
 
   Value& operator[](std::string_view key) { return (*this)[MapKey(std::string(key))]; }
 
+  Value& operator[](const std::string& key) { return (*this)[MapKey(key)]; }
+
   Value& operator[](const char* key) { return (*this)[std::string_view(key)]; }
-  Value& operator[](const std::string& key) { return (*this)[std::string_view(key)]; }
 
   /// The entry of a map, or null when absent or when this is no map.
   const Value* Find(const MapKey& key) const;
 
   const Value* Find(std::string_view key) const { return Find(MapKey(std::string(key))); }
+
+  const Value* Find(const std::string& key) const { return Find(MapKey(key)); }
+
+  const Value* Find(const char* key) const { return Find(std::string_view(key)); }
 
   /// Equality of plain values; tensors are equal when dtype, global shape and boxes are.
   friend bool operator==(const Value& a, const Value& b);

@@ -266,6 +266,7 @@ std::vector<std::unique_ptr<Transport>> ThreadTransports(int size, std::size_t m
   RESHARD_CHECK(size >= 1);
   auto hub = std::make_shared<Hub>(size);
   std::vector<std::unique_ptr<Transport>> out;
+  out.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     out.push_back(std::make_unique<ThreadTransport>(hub, rank, max_message));
   }

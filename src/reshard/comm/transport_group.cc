@@ -307,6 +307,7 @@ Status TransportGroup::WaitAll(std::vector<Pending>& pending, Wait wait,
     job_->transport().Idle(token);
   }
   std::vector<TransferId> rest;
+  rest.reserve(pending.size());
   for (const Pending& entry : pending) {
     rest.push_back(entry.id);
   }

@@ -267,7 +267,7 @@ void LoadJudge::ChooseDigests(const std::vector<std::vector<LoadRequest>>& reque
 bool LoadJudge::ReadsTooOften(const std::vector<LoadVote>& votes,
                               const std::vector<std::vector<LoadRequest>>& requests,
                               bool any_digest) const {
-  constexpr std::uint64_t kNotWorthIt = 4 * 1024 * 1024;
+  constexpr std::uint64_t kNotWorthIt = std::uint64_t{4} << 20;
   std::uint64_t reads = 0;
   for (const LoadVote& vote : votes) {
     reads += any_digest ? vote.summary.bytes_by_digest : vote.summary.bytes_by_block;

@@ -29,10 +29,10 @@ struct PayloadChecksums {
 
 /// How to write.
 struct PayloadOptions {
-  std::size_t threads = 3;                        ///< Buffers in flight.
-  std::size_t buffer_bytes = 8 * 1024 * 1024;     ///< A multiple of kBlockBytes.
-  std::function<Status(std::uint64_t)> progress;  ///< Called with bytes done since the last call,
-                                                  ///< from any thread; an error stops the write.
+  std::size_t threads = 3;                          ///< Buffers in flight.
+  std::size_t buffer_bytes = std::size_t{8} << 20;  ///< A multiple of kBlockBytes.
+  std::function<Status(std::uint64_t)> progress;    ///< Called with bytes done since the last call,
+                                                    ///< from any thread; an error stops the write.
 };
 
 /// Writes `chunks` (in payload order, without gaps) to `out` from file offset `payload_offset` on.

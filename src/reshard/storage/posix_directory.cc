@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <linux/openat2.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -45,6 +46,16 @@ std::string_view Hint(int error) {
     default:
       return "";
   }
+}
+
+/// A checkpoint of many ranks has more files than the usual soft limit of 1024 descriptors allows.
+bool RaiseFileLimit() {
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) {
+    return false;
+  }
+  limit.rlim_cur = limit.rlim_max;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
 bool IsTransient(int error) {
@@ -166,6 +177,9 @@ UniqueFd PosixDirectory::OpenByComponents(const std::string& name, int flags, mo
 Result<UniqueFd> PosixDirectory::OpenRegular(const std::string& name, int flags,
                                              struct stat& info) const {
   UniqueFd fd = OpenBeneath(name, flags);
+  if (!fd.valid() && errno == EMFILE && RaiseFileLimit()) {
+    fd = OpenBeneath(name, flags);
+  }
   if (!fd.valid() && errno == ENOENT) {
     return MakeError(ErrorCode::kNotFound, "FILE_MISSING",
                      fmt::format("{}/{}: no such file", path_, name));

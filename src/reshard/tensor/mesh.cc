@@ -219,7 +219,7 @@ std::uint64_t ProcessMesh::AxisSize(std::string_view name) const {
                                     : shape_[static_cast<std::size_t>(found - axis_names_.begin())];
 }
 
-Piece CutEvenly(std::uint64_t count, std::uint64_t parts, std::uint64_t part) {
+AxisPart CutEvenly(std::uint64_t count, std::uint64_t parts, std::uint64_t part) {
   RESHARD_CHECK(part < parts);
   const std::uint64_t size = count / parts + (count % parts != 0 ? 1 : 0);
   // No overflow: size * part exceeds count by less than parts, both below 2^63.
@@ -246,7 +246,7 @@ Result<std::optional<Box>> LocalBox(std::span<const std::uint64_t> global_shape,
   for (std::size_t i = 0; i < cuts.size(); ++i) {
     if (cuts[i]) {
       const std::size_t axis = *cuts[i];
-      const Piece piece = CutEvenly(box.extent[axis], mesh.shape()[i], (*coordinates)[i]);
+      const AxisPart piece = CutEvenly(box.extent[axis], mesh.shape()[i], (*coordinates)[i]);
       box.offset[axis] += piece.offset;
       box.extent[axis] = piece.extent;
     }

@@ -78,15 +78,15 @@ class ProcessMesh {
 };
 
 /// A part of an axis: [offset, offset + extent).
-struct Piece {
+struct AxisPart {
   std::uint64_t offset = 0;
   std::uint64_t extent = 0;
-  bool operator==(const Piece&) const = default;
+  bool operator==(const AxisPart&) const = default;
 };
 
-/// Piece `part` of `count` elements cut over `parts` ranks.
+/// AxisPart `part` of `count` elements cut over `parts` ranks.
 /// `part` must be below `parts`, `count` below 2^63. Empty pieces lie at the end: offset = count.
-Piece CutEvenly(std::uint64_t count, std::uint64_t parts, std::uint64_t part);
+AxisPart CutEvenly(std::uint64_t count, std::uint64_t parts, std::uint64_t part);
 
 /// The box of `global_shape` that `global_rank` holds; nothing for a rank outside the mesh. A piece
 /// may be empty: extent 0 at the end of the axis. One placement per mesh axis. Sub-byte dtypes are

@@ -183,15 +183,7 @@ class Decoder {
       }
     });
     RESHARD_TRY(std::move(status));
-    for (const Entry& entry : entries_) {
-      if (!entry.used && (entry.id & kOptionalSection) == 0) {
-        return MakeError(
-            ErrorCode::kUnsupported, kNewerVersion,
-            fmt::format("the catalog has a section {} that this version does not know; "
-                        "use a newer reshard",
-                        entry.id));
-      }
-    }
+    RESHARD_TRY(CheckUnknownSections());
     return Catalog::Create(std::move(columns));
   }
 
@@ -222,7 +214,10 @@ class Decoder {
                                    version, kVersion));
     }
     const auto size = LoadLittle<std::uint64_t>(bytes_.data() + 16);
-    if (version == 0 || size != bytes_.size()) {
+    if (version == 0) {
+      return Bad(kCatalogLayout, "the catalog has version 0, which never existed");
+    }
+    if (size != bytes_.size()) {
       return Bad(kTruncated, fmt::format("the catalog is {} bytes long, its header says {}",
                                          bytes_.size(), size));
     }
@@ -266,6 +261,26 @@ class Decoder {
     return OkStatus();
   }
 
+  /// Optional sections are skipped, but their bytes are checked: damage is damage.
+  Status CheckUnknownSections() const {
+    for (const Entry& entry : entries_) {
+      if (entry.used) {
+        continue;
+      }
+      if ((entry.id & kOptionalSection) == 0) {
+        return MakeError(
+            ErrorCode::kUnsupported, kNewerVersion,
+            fmt::format("the catalog has a section {} that this version does not know; "
+                        "use a newer reshard",
+                        entry.id));
+      }
+      if (Crc64(entry.bytes) != entry.checksum) {
+        return Bad(kCatalogChecksum, fmt::format("section {} of the catalog is damaged", entry.id));
+      }
+    }
+    return OkStatus();
+  }
+
   Result<ByteSpan> Take(std::uint32_t id) {
     const auto entry = std::lower_bound(entries_.begin(), entries_.end(), id,
                                         [](const Entry& e, std::uint32_t i) { return e.id < i; });
@@ -286,10 +301,13 @@ class Decoder {
     if (bytes.size() % sizeof(T) != 0) {
       return Bad(kCatalogLayout, fmt::format("section {} is no whole number of entries", id));
     }
-    column.resize(bytes.size() / sizeof(T));
-    if (!bytes.empty()) {
-      std::memcpy(column.data(), bytes.data(), bytes.size());
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) == 0) {
+      const T* values = reinterpret_cast<const T*>(bytes.data());
+      column.assign(values, values + bytes.size() / sizeof(T));
+      return OkStatus();
     }
+    column.resize(bytes.size() / sizeof(T));
+    std::memcpy(column.data(), bytes.data(), bytes.size());
     return OkStatus();
   }
 

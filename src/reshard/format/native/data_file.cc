@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::string_view kPrefix = R"({"__metadata__":{"reshard.head":")";
 constexpr std::string_view kFragmentKey = R"(","reshard.fragment":")";
-constexpr std::size_t kLongestName = 3000;
+constexpr std::size_t kLongestName = 4000;
+constexpr std::size_t kShownOfLongName = 64;
 
 /// The head's fields in fixed width, so that their place does not depend on their values.
 std::string HeadText(const Head& head) {
@@ -79,23 +80,28 @@ std::string EscapeKey(std::string_view key) {
       key.remove_prefix(1);
     }
   }
-  if (out == "__metadata__") {
-    out = "%5F_metadata__";
-  }
-  if (out.size() >
-      kLongestName) {  // strict readers refuse long names; the true key is in the fragment
-    out = fmt::format("{}%{:016X}", out.substr(0, 64), Crc64(AsBytes(out)));
-    while (Utf8Length(std::string_view(out).substr(63)) == 0 && out.size() < 64) {
-      out.pop_back();
-    }
-  }
-  return out;
+  return out == "__metadata__" ? "%5F_metadata__" : out;
 }
 
-void AppendEntry(std::string& out, const HeaderEntry& entry) {
+/// The name of the file's entry `number`. Strict readers refuse long names, so those are cut to
+/// "front%~number": the number makes them unique in the file, and no escape contains "%~".
+std::string EntryName(const HeaderEntry& entry, std::size_t number) {
+  std::string name = ChunkName(entry.key, entry.shape, entry.box);
+  if (name.size() <= kLongestName) {
+    return name;
+  }
+  std::size_t front = kShownOfLongName;
+  while ((static_cast<unsigned char>(name[front]) & 0xc0) == 0x80) {  // not inside a character
+    --front;
+  }
+  name.resize(front);
+  return fmt::format("{}%~{}", name, number);
+}
+
+void AppendEntry(std::string& out, const HeaderEntry& entry, std::size_t number) {
   const DTypeInfo& info = Info(entry.dtype);
   out += ",\"";
-  AppendJsonText(out, ChunkName(entry.key, entry.shape, entry.box));
+  AppendJsonText(out, EntryName(entry, number));
   fmt::format_to(std::back_inserter(out), R"(":{{"dtype":"{}","shape":[)", info.safetensors);
   for (std::size_t a = 0; a < entry.box.axes(); ++a) {
     fmt::format_to(std::back_inserter(out), "{}{}", a == 0 ? "" : ",", entry.box.extent[a]);
@@ -110,8 +116,8 @@ void AppendEntry(std::string& out, const HeaderEntry& entry) {
 
 std::string EntriesText(std::span<const HeaderEntry> entries) {
   std::string out;
-  for (const HeaderEntry& entry : entries) {
-    AppendEntry(out, entry);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    AppendEntry(out, entries[i], i);
   }
   return out;
 }
@@ -209,6 +215,7 @@ Result<Head> DecodeHead(ByteSpan first_bytes) {
     return Bad("it is too short");
   }
   std::string_view text = AsText(first_bytes.first(kHeadBytes)).substr(8);
+  const std::string_view fields = text.substr(kPrefix.size());
   Head head;
   if (!text.starts_with(kPrefix)) {
     return Bad("another safetensors file?");
@@ -219,7 +226,8 @@ Result<Head> DecodeHead(ByteSpan first_bytes) {
       !TakeField(text, " rank=", 10, 20, head.rank) ||
       !TakeField(text, " size=", 10, 20, head.file_size) ||
       !TakeField(text, " payload=", 10, 20, head.payload_offset) ||
-      !TakeField(text, " rest=", 16, 16, head.rest_checksum)) {
+      !TakeField(text, " rest=", 16, 16, head.rest_checksum) ||
+      !fields.starts_with(HeadText(head))) {  // one spelling: no upper-case digits
     return Bad("its head fields are malformed");
   }
   const auto json = LoadLittle<std::uint64_t>(first_bytes.data());
@@ -243,6 +251,9 @@ Result<Catalog> DecodeFragment(ByteSpan header) {
   }
   text.remove_prefix(kFragmentKey.size());
   text = text.substr(0, text.find('"'));
+  if (text.size() % 2 != 0) {
+    return Bad("the fragment is cut");
+  }
   Bytes fragment;
   fragment.reserve(text.size() / 2);
   for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
@@ -253,7 +264,11 @@ Result<Catalog> DecodeFragment(ByteSpan header) {
     }
     fragment.push_back(static_cast<std::byte>(high * 16 + low));
   }
-  return DecodeCatalog(fragment);
+  RESHARD_TRY_ASSIGN(Catalog catalog, DecodeCatalog(fragment));
+  if (catalog.info().kind != CatalogKind::kFragment) {
+    return Bad("what it holds is no fragment");
+  }
+  return catalog;
 }
 
 }  // namespace reshard::native

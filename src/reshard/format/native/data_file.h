@@ -61,7 +61,8 @@ Result<Head> DecodeHead(ByteSpan first_bytes);
 Result<Catalog> DecodeFragment(ByteSpan header);
 
 /// A chunk's name for people: the key, or "key@o0,o1" for a part; '@', '%' and what strict readers
-/// refuse as %XX.
+/// refuse as %XX. Two keys never give one name. In a header, names longer than 4000 bytes are cut
+/// and numbered.
 std::string ChunkName(std::string_view key, std::span<const std::uint64_t> shape, BoxView box);
 
 }  // namespace reshard::native

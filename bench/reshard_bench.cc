@@ -1,0 +1,53 @@
+// reshard_bench: the library's own figures, each a ratio to what the hardware does in the same run.
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <map>
+
+#include "bench/harness.h"
+
+int main(int argc, char** argv) {
+  using namespace reshard::bench;  // NOLINT: a program of one namespace
+  const std::map<std::string, void (*)(const Options&, Report&)> workloads = {
+      {"load", RunLoad}, {"planning", RunPlanning}, {"reshard", RunReshard},
+      {"save", RunSave}, {"slice", RunSlice},       {"small-runs", RunSmallRuns}};
+  Options options;
+  std::string parent = ".";
+  std::string json;
+  double gib = 4;
+  std::vector<std::string> names;
+  CLI::App app("Measures reshard against the raw speed of this machine.");
+  app.add_option("workloads", names, "save load reshard slice planning small-runs (default: all)");
+  app.add_option("--dir", parent, "Parent of the scratch folder, on the disk to measure")
+      ->capture_default_str();
+  app.add_option("--gib", gib, "Size of the checkpoint of save and load")->capture_default_str();
+  app.add_option("--repeats", options.repeats, "Runs of each timing")->capture_default_str();
+  app.add_option("--json", json, "Write the figures to this file too");
+  CLI11_PARSE(app, argc, argv);
+  options.bytes = static_cast<std::uint64_t>(gib * (1ULL << 30));
+  std::string pattern = parent + "/reshard-bench.XXXXXX";
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    fmt::print(stderr, "reshard_bench: cannot make a folder in {}\n", parent);
+    return 2;
+  }
+  options.directory = pattern;
+  if (names.empty()) {
+    names = {"save", "load", "reshard", "slice", "planning", "small-runs"};
+  }
+  Report report;
+  for (const std::string& name : names) {
+    const auto workload = workloads.find(name);
+    if (workload == workloads.end()) {
+      fmt::print(stderr, "reshard_bench: no workload '{}'\n", name);
+      return 2;
+    }
+    fmt::print("== {}\n", name);
+    workload->second(options, report);
+  }
+  std::filesystem::remove_all(options.directory);
+  report.Print(json);
+  return report.all_met() ? 0 : 1;
+}
