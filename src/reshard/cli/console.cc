@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <string>
+
+#include "reshard/cli/text.h"
 
 namespace reshard::cli {
 
@@ -31,8 +34,9 @@ void Console::Message(std::string_view text) {
 void Console::Failure(const Error& error) {
   const std::string_view text = error.message;
   const std::size_t cut = text.rfind('\n');
-  Message(fmt::format("error: {}", text.substr(0, cut)));
-  Message(cut == std::string_view::npos ? Advice(error) : text.substr(cut + 1));
+  Message("error: " + Printable(text.substr(0, cut)));
+  Message(cut == std::string_view::npos ? std::string(Advice(error))
+                                        : Printable(text.substr(cut + 1)));
 }
 
 Status Console::Finish() {

@@ -117,6 +117,25 @@ Status GenerateCompletion(const CommandTable& table, const std::filesystem::path
   return WriteText(file, BashCompletion(table));
 }
 
+/// What is no command: --version, and what the build calls. Nothing when it is another word.
+Result<std::optional<ExitCode>> RunWithoutCommand(const CommandTable& table,
+                                                  const std::string& first,
+                                                  const Arguments& arguments, Console& console) {
+  if (first == "--version") {
+    console.Out(fmt::format("reshard {}\n", RESHARD_VERSION));
+    return std::optional(ExitCode::kYes);
+  }
+  if (first == "--generate-man" && arguments.size() == 1) {
+    RESHARD_TRY(GenerateMan(table, arguments[0]));
+    return std::optional(ExitCode::kYes);
+  }
+  if (first == "--generate-completion" && arguments.size() == 1) {
+    RESHARD_TRY(GenerateCompletion(table, arguments[0]));
+    return std::optional(ExitCode::kYes);
+  }
+  return std::optional<ExitCode>();
+}
+
 Result<ExitCode> Dispatch(Arguments arguments, Console& console) {
   CommandTable table = BindCommands();
   if (arguments.empty()) {
@@ -124,17 +143,10 @@ Result<ExitCode> Dispatch(Arguments arguments, Console& console) {
   }
   const std::string first = arguments.front();
   arguments.erase(arguments.begin());
-  if (first == "--version") {
-    console.Out(fmt::format("reshard {}\n", RESHARD_VERSION));
-    return ExitCode::kYes;
-  }
-  if (first == "--generate-man" && arguments.size() == 1) {
-    RESHARD_TRY(GenerateMan(table, arguments[0]));
-    return ExitCode::kYes;
-  }
-  if (first == "--generate-completion" && arguments.size() == 1) {
-    RESHARD_TRY(GenerateCompletion(table, arguments[0]));
-    return ExitCode::kYes;
+  RESHARD_TRY_ASSIGN(const std::optional<ExitCode> done,
+                     RunWithoutCommand(table, first, arguments, console));
+  if (done) {
+    return *done;
   }
   const bool help = first == "help" || first == "--help" || first == "-h";
   if (help && arguments.empty()) {

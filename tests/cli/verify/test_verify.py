@@ -1,4 +1,8 @@
-from harness import CommandTest
+import os
+import pty
+import subprocess
+
+from harness import RESHARD, CommandTest
 
 
 class VerifyTest(CommandTest):
@@ -63,3 +67,14 @@ class VerifyTest(CommandTest):
         answer = self.run_reshard("verify", "/run", as_nobody=True)
         self.assertEqual(answer.code, 2)
         self.assertIn("1_0.safetensors", answer.out)
+
+    def test_the_bar_is_for_terminals(self):
+        self.make("run")
+        ours, theirs = pty.openpty()
+        done = subprocess.run([RESHARD, "verify", self.dir / "run"], stdout=subprocess.PIPE, stderr=theirs, text=True)
+        os.close(theirs)
+        drawn = os.read(ours, 10_000).decode()
+        os.close(ours)
+        self.assertEqual((done.returncode, done.stdout.count("\n")), (0, 1))
+        self.assertRegex(drawn, r"^\rverify \[#*\.*\] +\d+%  .* of 1.18 MiB  .*/s")
+        self.assertTrue(drawn.endswith("\r\x1b[K"))
