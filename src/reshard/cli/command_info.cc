@@ -101,8 +101,8 @@ std::string ToText(const std::string& path, const Summary& s) {
                        : fmt::format("{} of {}", s.info.unique_id, fmt::join(s.ids, ", ")));
   line("saved by", fmt::format("{}, coordinator rank {}", Count(s.info.world_size, "rank"),
                                s.info.coordinator_rank));
-  line("tensors", fmt::format("{} in {}, {}", s.tensors, Count(s.chunks, "chunk"),
-                              HumanBytes(s.bytes)));
+  line("tensors",
+       fmt::format("{} in {}, {}", s.tensors, Count(s.chunks, "chunk"), HumanBytes(s.bytes)));
   for (const auto& [dtype, total] : s.dtypes) {
     line("", fmt::format("{} {}, {}", total.tensors, Info(dtype).name, HumanBytes(total.bytes)));
   }
@@ -122,10 +122,12 @@ class InfoCommand final : public Command {
     static const CommandText kText = {
         "info",
         "say what a checkpoint is",
-        {"Prints the format, the snapshots, who saved it, how many tensors of which dtypes it holds "
+        {"Prints the format, the snapshots, who saved it, how many tensors of which dtypes it "
+         "holds "
          "and how many bytes, and whether all of its files are there. Reads the catalog and the "
          "first 4 KiB of each data file, whatever the size of the checkpoint.",
-         "PATH is a checkpoint directory; its newest snapshot is shown. PATH@ID names another one."},
+         "PATH is a checkpoint directory; its newest snapshot is shown. PATH@ID names another "
+         "one."},
         {{"reshard info run7/step-100", "the newest snapshot in that directory"},
          {"reshard info run7/ckpt@3", "snapshot 3 of it"},
          {"reshard info --json run7/ckpt | jq .bytes", "one number for a script"}},

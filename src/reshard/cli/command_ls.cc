@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "reshard/catalog/cbor.h"
 #include "reshard/cli/json.h"
 #include "reshard/cli/open_path.h"
@@ -106,9 +108,10 @@ std::string TensorsToText(const Catalog& catalog, const std::vector<TensorId>& t
                           std::size_t columns) {
   Table table({"TENSOR", "DTYPE", "SHAPE", "SIZE", "CHUNKS", "DIGEST"});
   std::uint64_t bytes = 0;
+  std::set<TensorId> stored;  // tensors that share memory count once
   for (const TensorId tensor : tensors) {
     const std::optional<std::uint64_t> digest = catalog.digest(tensor);
-    bytes += catalog.num_bytes(tensor);
+    bytes += stored.insert(catalog.alias_of(tensor)).second ? catalog.num_bytes(tensor) : 0;
     table.AddRow({Printable(catalog.key(tensor)), std::string(Info(catalog.dtype(tensor)).name),
                   ToString(catalog.shape(tensor)), HumanBytes(catalog.num_bytes(tensor)),
                   std::to_string(catalog.num_chunks(tensor)), digest ? DigestText(*digest) : "-"});
@@ -151,7 +154,8 @@ class LsCommand final : public Command {
         "list the tensors and objects of a checkpoint",
         {"Lists every tensor with its dtype, shape, size, number of stored chunks and digest, then "
          "every object (a leaf that is no tensor) with its value. The digest is the CRC-64/XZ of "
-         "the whole tensor and does not depend on how it was cut: equal tensors have equal digests. "
+         "the whole tensor and does not depend on how it was cut: equal tensors have equal "
+         "digests. "
          "Only the catalog is read.",
          "Each PATTERN is a shell pattern for whole keys: '*' stands for any text, dots included. "
          "With several patterns, keys that match any of them are listed."},

@@ -1,7 +1,9 @@
 #include "reshard/cli/command.h"
+#include "reshard/cli/command_gc.h"
 #include "reshard/cli/command_info.h"
 #include "reshard/cli/command_latest.h"
 #include "reshard/cli/command_ls.h"
+#include "reshard/cli/command_verify.h"
 
 namespace reshard::cli {
 
@@ -9,7 +11,9 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   std::vector<std::unique_ptr<Command>> commands;
   commands.push_back(NewInfoCommand());
   commands.push_back(NewLsCommand());
+  commands.push_back(NewVerifyCommand());
   commands.push_back(NewLatestCommand());
+  commands.push_back(NewGcCommand());
   return commands;
 }
 

@@ -7,14 +7,17 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <string>
+
+#include "reshard/cli/text.h"
 
 namespace reshard::cli {
 
 Console::Console() : err_is_terminal_(::isatty(STDERR_FILENO) == 1) {
   struct winsize size = {};
   if (::isatty(STDOUT_FILENO) == 1) {
-    out_columns_ = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col
-                                                                                     : 80;
+    out_columns_ =
+        ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
   }
 }
 
@@ -31,8 +34,9 @@ void Console::Message(std::string_view text) {
 void Console::Failure(const Error& error) {
   const std::string_view text = error.message;
   const std::size_t cut = text.rfind('\n');
-  Message(fmt::format("error: {}", text.substr(0, cut)));
-  Message(cut == std::string_view::npos ? Advice(error) : text.substr(cut + 1));
+  Message("error: " + Printable(text.substr(0, cut)));
+  Message(cut == std::string_view::npos ? std::string(Advice(error))
+                                        : Printable(text.substr(cut + 1)));
 }
 
 Status Console::Finish() {

@@ -11,7 +11,8 @@ namespace {
 constexpr std::size_t kHelpColumns = 80;
 constexpr std::string_view kProgramSummary = "distributed checkpoints, on any mesh";
 constexpr std::string_view kProgramText =
-    "reshard reads, checks and cleans up distributed checkpoints: state dicts whose tensors are cut "
+    "reshard reads, checks and cleans up distributed checkpoints: state dicts whose tensors are "
+    "cut "
     "over many ranks. PATH is a checkpoint directory, PATH@ID one snapshot in it.";
 constexpr std::string_view kExitText =
     "0: yes, or done. 1: the answer is no (damaged, none found). 2: could not find out, failed, or "
@@ -117,7 +118,7 @@ std::string Roff(std::string_view text) {
       out += c;
     }
   }
-  return out.starts_with('.') ? "\\&" + out : out;
+  return out.starts_with('.') ? fmt::format("\\&{}", out) : out;
 }
 
 std::string RoffTitle(const std::string& page) {
@@ -163,8 +164,8 @@ std::string ProgramHelp(const CommandTable& commands) {
 
 std::string CommandHelp(const BoundCommand& bound) {
   const CommandText& text = bound.command->text();
-  std::string out = fmt::format("reshard {}: {}\n\n{}\n", text.name, text.summary,
-                                UsageLine(bound));
+  std::string out =
+      fmt::format("reshard {}: {}\n\n{}\n", text.name, text.summary, UsageLine(bound));
   for (const std::string& paragraph : text.paragraphs) {
     out += "\n" + Fill(paragraph, 0);
   }

@@ -76,9 +76,8 @@ Json ToJson(const Path& path) {
 }
 
 Json ToJson(const Error& error) {
-  return {{"code", ErrorCodeName(error.code)},
-          {"reason", error.reason},
-          {"message", error.message}};
+  return {
+      {"code", ErrorCodeName(error.code)}, {"reason", error.reason}, {"message", error.message}};
 }
 
 std::string DigestText(std::uint64_t digest) { return fmt::format("{:016x}", digest); }

@@ -26,8 +26,7 @@ bool Exists(const std::string& path) {
 std::vector<std::string> NamesIn(const fs::path& directory) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator at(directory, error), end; !error && at != end;
-       at.increment(error)) {
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     names.push_back(at->path().filename().string());
   }
   return names;
@@ -108,10 +107,11 @@ Error NoSnapshot(const std::string& path, const DirectoryView& view) {
                         "latest {}` prints the newest complete one",
                         name, fmt::join(below, ", "), name)};
   }
-  return {ErrorCode::kNotFound, "NO_SNAPSHOT",
-          fmt::format("{}: no checkpoint in it or below\ncheck the path; a save that did not finish "
-                      "leaves none",
-                      name)};
+  return {
+      ErrorCode::kNotFound, "NO_SNAPSHOT",
+      fmt::format("{}: no checkpoint in it or below\ncheck the path; a save that did not finish "
+                  "leaves none",
+                  name)};
 }
 
 Error NoSuchId(const std::string& path, std::uint64_t id, const DirectoryView& view) {

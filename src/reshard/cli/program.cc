@@ -45,12 +45,11 @@ tl::unexpected<Error> UnknownCommand(const CommandTable& table, const std::strin
   }
   std::error_code error;
   const std::optional<std::string> near = Nearest(name, names);
-  return UsageError(
-      fmt::format("'{}' is no command of reshard", Printable(name)),
-      near                                   ? fmt::format("did you mean `reshard {}`?", *near)
-      : std::filesystem::exists(name, error) ? fmt::format("did you mean `reshard info {}`?",
-                                                           Printable(name))
-                                             : "`reshard help` lists the commands");
+  return UsageError(fmt::format("'{}' is no command of reshard", Printable(name)),
+                    near ? fmt::format("did you mean `reshard {}`?", *near)
+                    : std::filesystem::exists(name, error)
+                        ? fmt::format("did you mean `reshard info {}`?", Printable(name))
+                        : "`reshard help` lists the commands");
 }
 
 /// What CLI11 says, with the option that was meant.
@@ -64,18 +63,18 @@ tl::unexpected<Error> BadOptions(const BoundCommand& bound, const Arguments& arg
   }
   for (const std::string& argument : arguments) {
     const std::string name = argument.substr(0, argument.find('='));
-    const bool unknown =
-        name.starts_with("--") && name.size() > 2 && bound.app->get_option_no_throw(name) == nullptr;
+    const bool unknown = name.starts_with("--") && name.size() > 2 &&
+                         bound.app->get_option_no_throw(name) == nullptr;
     if (const auto near = Nearest(name, known); unknown && near) {
-      return UsageError(fmt::format("reshard {} has no option {}", bound.command->text().name,
-                                    Printable(name)),
-                        fmt::format("did you mean {}?", *near));
+      return UsageError(
+          fmt::format("reshard {} has no option {}", bound.command->text().name, Printable(name)),
+          fmt::format("did you mean {}?", *near));
     }
   }
   std::string line = Printable(what);
-  return UsageError(fmt::format("{}: {}", bound.command->text().name, line),
-                    fmt::format("{}; see `reshard {} --help`", UsageLine(bound),
-                                bound.command->text().name));
+  return UsageError(
+      fmt::format("{}: {}", bound.command->text().name, line),
+      fmt::format("{}; see `reshard {} --help`", UsageLine(bound), bound.command->text().name));
 }
 
 Result<ExitCode> RunCommand(BoundCommand& bound, const Arguments& arguments, Console& console) {
@@ -118,6 +117,25 @@ Status GenerateCompletion(const CommandTable& table, const std::filesystem::path
   return WriteText(file, BashCompletion(table));
 }
 
+/// What is no command: --version, and what the build calls. Nothing when it is another word.
+Result<std::optional<ExitCode>> RunWithoutCommand(const CommandTable& table,
+                                                  const std::string& first,
+                                                  const Arguments& arguments, Console& console) {
+  if (first == "--version") {
+    console.Out(fmt::format("reshard {}\n", RESHARD_VERSION));
+    return std::optional(ExitCode::kYes);
+  }
+  if (first == "--generate-man" && arguments.size() == 1) {
+    RESHARD_TRY(GenerateMan(table, arguments[0]));
+    return std::optional(ExitCode::kYes);
+  }
+  if (first == "--generate-completion" && arguments.size() == 1) {
+    RESHARD_TRY(GenerateCompletion(table, arguments[0]));
+    return std::optional(ExitCode::kYes);
+  }
+  return std::optional<ExitCode>();
+}
+
 Result<ExitCode> Dispatch(Arguments arguments, Console& console) {
   CommandTable table = BindCommands();
   if (arguments.empty()) {
@@ -125,17 +143,10 @@ Result<ExitCode> Dispatch(Arguments arguments, Console& console) {
   }
   const std::string first = arguments.front();
   arguments.erase(arguments.begin());
-  if (first == "--version") {
-    console.Out(fmt::format("reshard {}\n", RESHARD_VERSION));
-    return ExitCode::kYes;
-  }
-  if (first == "--generate-man" && arguments.size() == 1) {
-    RESHARD_TRY(GenerateMan(table, arguments[0]));
-    return ExitCode::kYes;
-  }
-  if (first == "--generate-completion" && arguments.size() == 1) {
-    RESHARD_TRY(GenerateCompletion(table, arguments[0]));
-    return ExitCode::kYes;
+  RESHARD_TRY_ASSIGN(const std::optional<ExitCode> done,
+                     RunWithoutCommand(table, first, arguments, console));
+  if (done) {
+    return *done;
   }
   const bool help = first == "help" || first == "--help" || first == "-h";
   if (help && arguments.empty()) {

@@ -47,7 +47,7 @@ ProgressBar::~ProgressBar() {
 
 void ProgressBar::Update(const Progress& progress) {
   const auto now = clock_.Now();
-  if (!shown_ || now - last_ < kInterval) {
+  if (!shown_ || (drawn_ && now - last_ < kInterval)) {
     return;
   }
   last_ = now;

@@ -43,17 +43,17 @@ Status Walk(const std::string& path, const std::string& below, std::size_t depth
     return tl::unexpected<Error>(std::move(names).error());
   }
   if (depth == kMaxDepth && !names->empty()) {
-    return MakeError(ErrorCode::kIo, "LIST",
-                     fmt::format("{}: more than {} directories deep; name one further down", path,
-                                 kMaxDepth));
+    return MakeError(
+        ErrorCode::kIo, "LIST",
+        fmt::format("{}: more than {} directories deep; name one further down", path, kMaxDepth));
   }
   for (const std::string& name : *names) {
     if (name.front() == '.' || name == "lost+found") {
       continue;
     }
     const std::string slash = path.ends_with('/') ? "" : "/";
-    RESHARD_TRY(Walk(path + slash + name, below.empty() ? name : below + "/" + name, depth + 1,
-                     out));
+    RESHARD_TRY(
+        Walk(path + slash + name, below.empty() ? name : below + "/" + name, depth + 1, out));
   }
   return OkStatus();
 }
@@ -106,9 +106,8 @@ Result<Places> FindPlaces(const std::string& root) {
   }
   std::vector<std::string> below;
   RESHARD_TRY(Walk(clean, "", 0, below));
-  std::sort(below.begin(), below.end(), [](const std::string& a, const std::string& b) {
-    return ComparePaths(a, b) < 0;
-  });
+  std::sort(below.begin(), below.end(),
+            [](const std::string& a, const std::string& b) { return ComparePaths(a, b) < 0; });
   Places places;
   for (const std::string& name : below) {
     places.paths.push_back(name.empty()          ? clean

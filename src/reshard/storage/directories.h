@@ -15,7 +15,8 @@ namespace reshard {
 /// Errors: kNotFound DIRECTORY_MISSING; kInvalidArgument NOT_A_DIRECTORY; kIo LIST.
 Result<std::vector<std::string>> ListDirectories(const std::string& path);
 
-/// Removes the directory `path` if it is empty; fine when it is not, or is gone. Errors: kIo REMOVE.
+/// Removes the directory `path` if it is empty; fine when it is not, or is gone. Errors: kIo
+/// REMOVE.
 Status RemoveDirectoryIfEmpty(const std::string& path);
 
 }  // namespace reshard
