@@ -1,6 +1,7 @@
 // How the bytes of a load move: direct or by exchange, verified by blocks or digests, within the
 // memory bound, and while the snapshot is being replaced.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -266,7 +267,7 @@ TEST(TransferTest, RankWithAFailedSmallPhaseSurvivesALargerOne) {
     StateDict state;
     state["a"] = PatternTensor(kF32, small, {WholeBox(small)}, 1);
     for (int i = 0; i < 4; ++i) {
-      state["b" + std::to_string(i)] =
+      state[fmt::format("b{}", i)] =
           PatternTensor(kF32, big, {CutBox(big, 0, group.rank(), 2)}, 2);
     }
     ASSERT_OK(Save(state, *storage, group));
@@ -286,7 +287,7 @@ TEST(TransferTest, RankWithAFailedSmallPhaseSurvivesALargerOne) {
     };
     add("a", small);
     for (int i = 0; i < 4; ++i) {
-      add("b" + std::to_string(i), big);
+      add(fmt::format("b{}", i), big);
     }
     LoadOptions options;
     options.transfer = Transfer::kExchange;

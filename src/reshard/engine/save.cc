@@ -49,6 +49,29 @@ struct Orders {
   std::uint64_t bytes_total = 0;
 };
 
+void AppendNames(Bytes& out, const std::vector<std::string>& names) {
+  AppendLittle(out, static_cast<std::uint32_t>(names.size()));
+  for (const std::string& name : names) {
+    AppendCounted(out, AsBytes(name));
+  }
+}
+
+/// Adds the names to `out`.
+bool ReadNames(WireReader& reader, std::vector<std::string>& out) {
+  std::uint32_t count = 0;
+  if (!reader.Read(count)) {
+    return false;
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ByteSpan name;
+    if (!reader.ReadCounted(name)) {
+      return false;
+    }
+    out.emplace_back(AsText(name));
+  }
+  return true;
+}
+
 /// One save, on one rank. Each step that talks is reached by every rank, whatever failed locally.
 class SaveSession {
  public:
@@ -132,6 +155,7 @@ class SaveSession {
     message.push_back(std::byte{shared_with_root_});
     AppendCounted(message, EncodeObjectDescriptions(description_.objects));
     AppendCounted(message, view);
+    AppendNames(message, is_root() ? std::vector<std::string>() : replaced_files_);
     RESHARD_TRY_ASSIGN(const std::vector<Bytes> all, group_.Gather(message, root_));
     Status decision;
     if (is_root()) {
@@ -151,6 +175,9 @@ class SaveSession {
     const Result<Catalog> old = ReadCatalog(*storage_, *options_.unique_id);
     if (old.ok()) {
       replaced_attempt_ = old->info().attempt;
+      for (const FileEntry& file : old->files()) {
+        replaced_files_.push_back(file.name);
+      }
       known->second.last_attempt =
           std::max(known->second.last_attempt.value_or(0), old->info().attempt);
     }
@@ -167,7 +194,7 @@ class SaveSession {
       ByteSpan objects;
       ByteSpan view;
       if (!reader.Read(digest) || !reader.Read(shared) || !reader.ReadCounted(objects) ||
-          !reader.ReadCounted(view)) {
+          !reader.ReadCounted(view) || !ReadNames(reader, stale_)) {
         return BadMessage("announcement");
       }
       digests.push_back(digest);
@@ -346,6 +373,7 @@ class SaveSession {
   /// Writes this rank's data file; the outcome is in local_ and report_.
   void WriteFile() {
     report_ = {};
+    met_stray_ = false;
     file_may_stay_ = false;
     file_.reset();
     if (local_.ok() && !rank_plan_.chunks.empty()) {
@@ -375,7 +403,12 @@ class SaveSession {
     const std::uint64_t file_size = payload_offset + rank_plan_.payload_bytes;
     const std::string name = native::DataFileName(static_cast<std::uint64_t>(group_.global_rank()),
                                                   orders_.unique_id, orders_.attempt);
-    RESHARD_TRY_ASSIGN(file_, storage_->Create(name, {file_size, false}));
+    Result<std::unique_ptr<WritableObject>> created = storage_->Create(name, {file_size, false});
+    if (!created.ok()) {
+      met_stray_ = created.error().reason == kFileExists;
+      return tl::unexpected<Error>(std::move(created).error());
+    }
+    file_ = std::move(*created);
     report_.file_name = name;
     PayloadOptions payload;
     payload.threads = options_.threads;
@@ -487,8 +520,11 @@ class SaveSession {
   /// Every rank reports; the coordinator commits and tells the outcome. True: try again under
   /// another attempt, since a stray file was in the way.
   Result<bool> ReportAndCommit() {
-    Result<std::vector<Bytes>> all =
-        group_.Gather(PackStatus(local_, EncodeWriteReport(report_)), root_, Wait::kData);
+    Bytes report = PackStatus(local_);
+    report.push_back(std::byte{met_stray_});
+    const Bytes written = EncodeWriteReport(report_);
+    report.insert(report.end(), written.begin(), written.end());
+    Result<std::vector<Bytes>> all = group_.Gather(report, root_, Wait::kData);
     if (!all.ok()) {
       return OutcomeUnknown(all.error(), local_);
     }
@@ -501,10 +537,7 @@ class SaveSession {
     if (is_root()) {
       message = PackStatus(outcome);
       message.push_back(std::byte{again});
-      AppendLittle(message, static_cast<std::uint32_t>(stale_.size()));
-      for (const std::string& name : stale_) {
-        AppendCounted(message, AsBytes(name));
-      }
+      AppendNames(message, stale_);
     }
     Result<Bytes> reply = group_.Broadcast(message, root_);
     if (!reply.ok()) {
@@ -513,8 +546,8 @@ class SaveSession {
     WireReader reader(*reply);
     Status told = UnpackStatus(reader);
     std::uint8_t flag = 0;
-    std::uint32_t stale = 0;
-    if (told.ok() && (!reader.Read(flag) || !reader.Read(stale))) {
+    std::vector<std::string> stale;
+    if (told.ok() && (!reader.Read(flag) || !ReadNames(reader, stale))) {
       told = BadMessage("outcome");
     }
     again = flag != 0;
@@ -526,7 +559,10 @@ class SaveSession {
       return again;
     }
     file_.reset();
-    RemoveStale(reader, stale);
+    if (!shared_with_root_) {
+      RemoveReplacedRecord();
+      RemoveStale(stale);
+    }
     return false;
   }
 
@@ -537,7 +573,11 @@ class SaveSession {
     for (int rank = 0; rank < group_.size(); ++rank) {
       WireReader reader(all[static_cast<std::size_t>(rank)]);
       Status status = UnpackStatus(reader, group_.global_rank(rank));
-      if (!status.ok() && status.error().reason == kFileExists) {
+      std::uint8_t met_stray = 0;
+      if (!reader.Read(met_stray)) {
+        return BadMessage("write report");
+      }
+      if (met_stray != 0) {
         stray = true;
         reports.emplace_back();
         continue;
@@ -608,6 +648,7 @@ class SaveSession {
     if (Status synced = storage_->SyncNames(); !synced.ok()) {
       return Unknown(synced.error().message);
     }
+    RemoveStale(stale_);  // what other storages' commit records of this id list
     if (published->replaced) {
       RemoveReplaced(temp, catalog);
     }
@@ -665,41 +706,29 @@ class SaveSession {
     static_cast<void>(storage_->SyncNames().ok());
   }
 
-  /// On storage of its own a rank removes what the new snapshot replaced there: an older commit
-  /// record of this id first, then files.
-  void RemoveStale(WireReader& reader, std::uint32_t count) {
-    if (shared_with_root_ || is_root()) {
-      return;
-    }
-    std::vector<std::string> names = RemoveReplacedRecord();
-    for (std::uint32_t i = 0; i < count; ++i) {
-      ByteSpan name;
-      if (!reader.ReadCounted(name)) {
-        return;
-      }
-      names.emplace_back(AsText(name));
-    }
+  /// Removes data files of older attempts of this id, as far as they are in this storage.
+  void RemoveStale(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       const std::optional<native::Name> parsed = native::ParseName(name);
       if (parsed && parsed->kind == native::NameKind::kDataFile &&
           parsed->attempt < orders_.attempt && parsed->unique_id == orders_.unique_id) {
         static_cast<void>(storage_->Remove(name).ok());
+        group_.Beat();
       }
     }
   }
 
   /// Removes this storage's commit record if it is still the one that was there when the save
-  /// began: another writer's newer one is not ours to remove. Returns the files that it lists. A
-  /// damaged one, which deletes nothing, gets out of the way of readers.
-  std::vector<std::string> RemoveReplacedRecord() {
-    std::vector<std::string> names;
+  /// began: another writer's newer one is not ours to remove. A damaged one, which deletes nothing,
+  /// gets out of the way of readers.
+  void RemoveReplacedRecord() {
+    if (!replaced_attempt_ && !replaced_is_damaged_) {
+      return;
+    }
     const std::string catalog_name = native::CatalogName(orders_.unique_id);
     const Result<Catalog> old = ReadCatalog(*storage_, orders_.unique_id);
     if (old.ok() && replaced_attempt_ == old->info().attempt &&
         old->info().attempt < orders_.attempt) {
-      for (const FileEntry& file : old->files()) {
-        names.push_back(file.name);
-      }
       static_cast<void>(storage_->Remove(catalog_name).ok());
       static_cast<void>(storage_->SyncNames().ok());
     } else if (replaced_is_damaged_ && !old.ok() && old.error().code == ErrorCode::kCorruption) {
@@ -707,7 +736,6 @@ class SaveSession {
       static_cast<void>(storage_->Rename(catalog_name, temp).ok());
       static_cast<void>(storage_->SyncNames().ok());
     }
-    return names;
   }
 
   /// The group failed after this rank's `outcome`. What the coordinator has not published, or what
@@ -782,9 +810,11 @@ class SaveSession {
   WriteReport report_;
   std::unique_ptr<WritableObject> file_;
   bool file_may_stay_ = false;  // Finish was called
+  bool met_stray_ = false;      // another file has the name of ours
   Mutex progress_mutex_;
   Progress progress_;
   std::optional<std::uint64_t> replaced_attempt_;  // of the commit record here when we began
+  std::vector<std::string> replaced_files_;        // that it lists
   bool replaced_is_damaged_ = false;
 
   // Coordinator only.
