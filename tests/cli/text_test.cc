@@ -61,7 +61,7 @@ TEST(TextTest, TablesFitTheTerminal) {
             "b                                22\n");
   EXPECT_EQ(table.Render(24),
             "KEY                   N\n"
-            "model.lay...n.weight  1\n"
+            "model.la...on.weight  1\n"
             "b                     22\n");
 }
 

@@ -53,7 +53,7 @@ void ProgressBar::Update(const Progress& progress) {
   last_ = now;
   drawn_ = true;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
-  const std::string line = "\r" + ProgressLine(label_, progress, seconds) + "\033[K";
+  const std::string line = fmt::format("\r{}\033[K", ProgressLine(label_, progress, seconds));
   std::fputs(line.c_str(), stderr);
 }
 
