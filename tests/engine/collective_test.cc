@@ -205,8 +205,8 @@ TEST_P(SilentRankTest, IsNamedAndNothingCommittedIsLost) {
     const auto results = OnRanks(
         3,
         [&](ProcessGroup& group) {
-          const auto stuck = NewFaultStorage(
-              *storage, [&](std::uint64_t count, StorageOp, std::string_view) {
+          const auto stuck =
+              NewFaultStorage(*storage, [&](std::uint64_t count, StorageOp, std::string_view) {
                 if (group.rank() == victim && count == k) {
                   hit = true;
                   while (done < 2) {  // the others must end by themselves

@@ -1,10 +1,9 @@
 // Storage that fails, or stops, at the k-th operation, for every k of a save, an overwrite and a
 // load; and files that are not what was written.
 
-#include "reshard/storage/fault_storage.h"
-
 #include <gtest/gtest.h>
 
+#include "reshard/storage/fault_storage.h"
 #include "reshard/storage/posix_storage.h"
 #include "tests/support/states.h"
 
@@ -45,9 +44,8 @@ SaveOptions SmallPlan(std::uint64_t id, bool overwrite) {
 int VersionIn(const StateDict& state) {
   const auto* version = state.Find("version")->get_if<std::int64_t>();
   const auto salt = static_cast<std::uint64_t>(*version) * 10;
-  const bool right =
-      CountWrong(*state.Find("rows")->get_if<Tensor>(), salt + 1) == 0 &&
-      CountWrong(*state.Find("deep")->Find("same")->get_if<Tensor>(), salt + 2) == 0;
+  const bool right = CountWrong(*state.Find("rows")->get_if<Tensor>(), salt + 1) == 0 &&
+                     CountWrong(*state.Find("deep")->Find("same")->get_if<Tensor>(), salt + 2) == 0;
   return right ? static_cast<int>(*version) : -1;
 }
 
@@ -64,8 +62,8 @@ int LoadedVersion(Storage& storage) {
 
 void SaveVersion(Storage& storage, int version, int ranks, std::uint64_t id, bool overwrite) {
   RunRanks(ranks, [&](ProcessGroup& group) {
-    ASSERT_OK(Save(StateOf(version, group.rank(), ranks), storage, group,
-                   SmallPlan(id, overwrite)));
+    ASSERT_OK(
+        Save(StateOf(version, group.rank(), ranks), storage, group, SmallPlan(id, overwrite)));
   });
 }
 
@@ -84,15 +82,15 @@ struct Hit {
 
 /// A store for one rank of the run, faulty on one of them.
 std::unique_ptr<FaultStorage> Wrap(Storage& base, const Fault& fault, int rank, Hit& hit) {
-  return NewFaultStorage(
-      base, [fault, rank, &hit](std::uint64_t count, StorageOp op, std::string_view) {
-        if (rank != fault.rank || count != fault.at) {
-          return FaultAction::kNone;
-        }
-        hit.happened = true;
-        hit.op = op;
-        return fault.action;
-      });
+  return NewFaultStorage(base,
+                         [fault, rank, &hit](std::uint64_t count, StorageOp op, std::string_view) {
+                           if (rank != fault.rank || count != fault.at) {
+                             return FaultAction::kNone;
+                           }
+                           hit.happened = true;
+                           hit.op = op;
+                           return fault.action;
+                         });
 }
 
 std::string Describe(const Fault& fault) {
@@ -200,8 +198,8 @@ TEST_P(LoadFaultTest, RightDataOrOneErrorAtEveryOperation) {
     ExpectOneOutcome(results);
     return hit.happened.load();
   };
-  for (const FaultAction action : {FaultAction::kFail, FaultAction::kFailAfter,
-                                   FaultAction::kCrash, FaultAction::kFlip}) {
+  for (const FaultAction action :
+       {FaultAction::kFail, FaultAction::kFailAfter, FaultAction::kCrash, FaultAction::kFlip}) {
     for (int rank = 0; rank < ranks; ++rank) {
       for (std::uint64_t k = 0; run({action, rank, k}) && !HasFailure(); ++k) {
         ++states;
@@ -220,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, LoadFaultTest,
                          [](const auto& modes) {
                            return std::to_string(std::get<0>(modes.param)) + "Ranks" +
                                   (std::get<1>(modes.param) == Transfer::kDirect ? "Direct"
-                                                                                : "Exchange");
+                                                                                 : "Exchange");
                          });
 
 /// A checkpoint of three ranks in memory whose files can be damaged.
@@ -229,9 +227,8 @@ class DamageTest : public ::testing::Test {
   void SetUp() override {
     SaveVersion(*storage_, 1, 3, 0, false);
     whole_ = ReadAll(*storage_);
-    ASSERT_EQ(Names(*storage_),
-              (std::vector<std::string>{"0.reshard", "0_0.safetensors", "1_0.safetensors",
-                                        "2_0.safetensors"}));
+    ASSERT_EQ(Names(*storage_), (std::vector<std::string>{"0.reshard", "0_0.safetensors",
+                                                          "1_0.safetensors", "2_0.safetensors"}));
   }
 
   /// Loads on `ranks` ranks: all right, or one error.
@@ -256,9 +253,8 @@ class DamageTest : public ::testing::Test {
       for (const int ranks : {1, 2}) {
         const auto report = LoadDamaged(ranks, transfer);
         ASSERT_FALSE(report.ok());
-        EXPECT_EQ(report.error().reason, reason)
-            << report.error().ToString() << " ranks " << ranks << " transfer "
-            << static_cast<int>(transfer);
+        EXPECT_EQ(report.error().reason, reason) << report.error().ToString() << " ranks " << ranks
+                                                 << " transfer " << static_cast<int>(transfer);
         EXPECT_NE(report.error().message.find(file), std::string::npos)
             << report.error().ToString();
       }

@@ -123,8 +123,8 @@ TEST_F(LoadTest, DTypeIsExactUnlessCastIsAsked) {
   const auto cast = LoadInto(target, options);
   ASSERT_OK(cast);
   EXPECT_EQ(cast->cast_overflows, 1U) << "1e30 became infinite, the infinity was one before";
-  const auto* half =
-      reinterpret_cast<const std::uint16_t*>(target.Find("w")->get_if<Tensor>()->shards[0].view.data);
+  const auto* half = reinterpret_cast<const std::uint16_t*>(
+      target.Find("w")->get_if<Tensor>()->shards[0].view.data);
   EXPECT_EQ(half[0], 0x3e00);
   EXPECT_EQ(half[1], 0x7c00);
   EXPECT_EQ(half[2], 0xc080);
@@ -401,7 +401,8 @@ TEST_F(LoadTest, StridedAndOverlongTargetsAndTwoTargetsOfOneKey) {
   SaveState(saved);
   StateDict target;
   Tensor strided{kF32, shape, {}};
-  strided.shards.push_back(AllocateShard(kF32, WholeBox(shape), {1, 0}, 3));  // column-major, padded
+  strided.shards.push_back(
+      AllocateShard(kF32, WholeBox(shape), {1, 0}, 3));  // column-major, padded
   target["w"] = std::move(strided);
   target["again"] = TargetTensor(kF32, shape, {CutBox(shape, 1, 1, 3), CutBox(shape, 1, 0, 3)});
   LoadOptions options;
@@ -421,8 +422,9 @@ TEST_F(LoadTest, ZeroElementsAbsentTensorsAndScalarsRoundTrip) {
   RunRanks(4, [&](ProcessGroup& group) {  // 6 over 4: 2 2 2 0
     StateDict target;
     target["first"] = TargetTensor(kF32, {0, 4}, {WholeBox(Shape{0, 4})});
-    target["middle"] = group.rank() == 3 ? Tensor::Absent(kF32, {6})
-                                         : TargetTensor(kF32, {6}, {CutBox({6}, 0, group.rank(), 3)});
+    target["middle"] = group.rank() == 3
+                           ? Tensor::Absent(kF32, {6})
+                           : TargetTensor(kF32, {6}, {CutBox({6}, 0, group.rank(), 3)});
     target["scalar"] = TargetTensor(DType::kInt64, {}, {WholeBox(Shape{})});
     target["zero"] = Tensor::Absent(DType::kBool, {3, 0});
     const auto report = Load(target, *storage_, group);

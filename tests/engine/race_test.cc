@@ -33,8 +33,8 @@ Result<int> LoadVersion(ProcessGroup& group, Storage& storage, const LoadOptions
   state["version"] = -1;
   RESHARD_TRY(Load(state, storage, group, options));
   const auto version = *state.Find("version")->get_if<std::int64_t>();
-  const bool whole = CountWrong(*state.Find("w")->get_if<Tensor>(),
-                                static_cast<std::uint64_t>(version)) == 0;
+  const bool whole =
+      CountWrong(*state.Find("w")->get_if<Tensor>(), static_cast<std::uint64_t>(version)) == 0;
   return whole ? static_cast<int>(version) : -1;
 }
 

@@ -24,9 +24,8 @@ class SaveTest : public ::testing::Test {
   template <typename Make>
   std::vector<Result<SaveResult>> SaveAll(int ranks, const Make& make,
                                           const SaveOptions& options = {}) {
-    auto results = OnRanks(ranks, [&](ProcessGroup& group) {
-      return Save(make(group), *storage_, group, options);
-    });
+    auto results = OnRanks(
+        ranks, [&](ProcessGroup& group) { return Save(make(group), *storage_, group, options); });
     ExpectOneOutcome(results);
     return results;
   }
@@ -73,7 +72,10 @@ TEST_F(SaveTest, NextIdFollowsTheLargestCommitted) {
   EXPECT_EQ(SaveAll(2, [](ProcessGroup&) { return OneFloat(1); })[1]->unique_id, 0U);
   SaveOptions options;
   options.unique_id = 41;
-  EXPECT_EQ(SaveAll(2, [](ProcessGroup&) { return OneFloat(2); }, options)[1]->unique_id, 41U);
+  EXPECT_EQ(SaveAll(
+                2, [](ProcessGroup&) { return OneFloat(2); }, options)[1]
+                ->unique_id,
+            41U);
   EXPECT_EQ(SaveAll(2, [](ProcessGroup&) { return OneFloat(3); })[1]->unique_id, 42U);
   // Neither data files nor claims of a save that died count.
   PutObject(*storage_, "0_99.safetensors", Bytes(3));
@@ -93,14 +95,17 @@ TEST_F(SaveTest, LargestIdOfAllHasNoNext) {
 TEST_F(SaveTest, CommittedIdIsRefusedWithoutOverwrite) {
   SaveOptions options;
   options.unique_id = 5;
-  ASSERT_OK(SaveAll(2, [](ProcessGroup&) { return OneFloat(1); }, options)[0]);
+  ASSERT_OK(SaveAll(
+      2, [](ProcessGroup&) { return OneFloat(1); }, options)[0]);
   const Contents before = ReadAll(*storage_);
-  const auto refused = SaveAll(2, [](ProcessGroup&) { return OneFloat(2); }, options);
+  const auto refused = SaveAll(
+      2, [](ProcessGroup&) { return OneFloat(2); }, options);
   ASSERT_THAT(refused[1], FailsWith("SNAPSHOT_EXISTS"));
   EXPECT_EQ(refused[1].error().code, ErrorCode::kAlreadyExists);
   EXPECT_EQ(ReadAll(*storage_), before);
   options.overwrite = true;
-  const auto over = SaveAll(2, [](ProcessGroup&) { return OneFloat(2); }, options);
+  const auto over = SaveAll(
+      2, [](ProcessGroup&) { return OneFloat(2); }, options);
   ASSERT_OK(over[0]);
   EXPECT_EQ(over[0]->attempt, 1U);
   // Only the new files are left.
@@ -112,9 +117,11 @@ TEST_F(SaveTest, OverwriteOfADamagedRecordAndOfNothing) {
   SaveOptions options;
   options.unique_id = 3;
   options.overwrite = true;
-  ASSERT_OK(SaveAll(2, [](ProcessGroup&) { return OneFloat(1); }, options)[0]);
+  ASSERT_OK(SaveAll(
+      2, [](ProcessGroup&) { return OneFloat(1); }, options)[0]);
   PutObject(*storage_, "3.reshard", Bytes(100));
-  ASSERT_OK(SaveAll(2, [](ProcessGroup&) { return OneFloat(2); }, options)[0]);
+  ASSERT_OK(SaveAll(
+      2, [](ProcessGroup&) { return OneFloat(2); }, options)[0]);
   StateDict target = OneFloat(0);
   const auto group = SingleProcessGroup();
   ASSERT_OK(Load(target, *storage_, *group));
@@ -140,8 +147,8 @@ TEST_F(SaveTest, EqualInputGivesEqualBytes) {
 }
 
 TEST_F(SaveTest, ForeignDirectoryIsRefused) {
-  for (const char* name : {"0.metadata", "__0_0.distcp", "model.safetensors.index.json",
-                           "model.safetensors"}) {
+  for (const char* name :
+       {"0.metadata", "__0_0.distcp", "model.safetensors.index.json", "model.safetensors"}) {
     storage_ = NewMemoryStorage();
     PutObject(*storage_, name, Bytes(3));
     const auto results = SaveAll(2, [](ProcessGroup&) { return OneFloat(1); });
@@ -154,11 +161,13 @@ TEST_F(SaveTest, ForeignDirectoryIsRefused) {
 TEST_F(SaveTest, AnyCoordinatorOfTheGroupAndNoOther) {
   SaveOptions options;
   options.coordinator_rank = 2;
-  ASSERT_OK(SaveAll(3, [](ProcessGroup&) { return OneFloat(1); }, options)[0]);
+  ASSERT_OK(SaveAll(
+      3, [](ProcessGroup&) { return OneFloat(1); }, options)[0]);
   EXPECT_EQ(ReadCatalog(*storage_, 0)->info().coordinator_rank, 2U);
   for (const int outside : {3, -1}) {
     options.coordinator_rank = outside;
-    EXPECT_THAT(SaveAll(3, [](ProcessGroup&) { return OneFloat(1); }, options)[0],
+    EXPECT_THAT(SaveAll(
+                    3, [](ProcessGroup&) { return OneFloat(1); }, options)[0],
                 FailsWith("BAD_COORDINATOR"));
     RunRanks(3, [&](ProcessGroup& group) {
       StateDict target = OneFloat(0);
@@ -232,8 +241,8 @@ TEST_F(SaveTest, PlanCacheIsUsedWhenEveryRankDescribesTheSame) {
     tensor = PatternTensor(kF32, shape, {CutBox(shape, 0, 2 - group.rank(), 3)}, 1);
     save(4);
     EXPECT_EQ(cache.hits(), group.rank() == 0 ? 2U : 0U);
-    // One rank's object changes its kind into a tensor that the plan knows elsewhere: found although
-    // descriptions of tensors may be cached.
+    // One rank's object changes its kind into a tensor that the plan knows elsewhere: found
+    // although descriptions of tensors may be cached.
     StateDict state;
     state["w"] = tensor;
     state["step"] = group.rank() == 1 ? 7 : 8;
@@ -243,18 +252,20 @@ TEST_F(SaveTest, PlanCacheIsUsedWhenEveryRankDescribesTheSame) {
 
 TEST_F(SaveTest, DisagreementsAreErrorsOnEveryRank) {
   const Shape shape = {12};
+
   struct Case {
     const char* reason;
     std::function<void(StateDict&, int)> change;
   };
+
   const std::vector<Case> cases = {
       {"OBJECT_MISMATCH", [](StateDict& s, int rank) { s["o"] = rank == 2 ? 1 : 0; }},
       {"KEY_KIND",
        [](StateDict& s, int rank) { s["k"] = rank == 1 ? Value(1) : Value(FloatTensor({1})); }},
       {"DTYPE_MISMATCH",
        [&](StateDict& s, int rank) {
-         s["w"] = TargetTensor(rank == 1 ? DType::kInt32 : kF32, shape,
-                               {CutBox(shape, 0, rank, 3)});
+         s["w"] =
+             TargetTensor(rank == 1 ? DType::kInt32 : kF32, shape, {CutBox(shape, 0, rank, 3)});
        }},
       {"SHAPE_MISMATCH",
        [&](StateDict& s, int rank) {
@@ -362,9 +373,7 @@ TEST_F(SaveTest, SharedMemoryOnOneRankAloneIsNoAlias) {
     StateDict state;
     Tensor a = PatternTensor(kF32, shape, {CutBox(shape, 0, group.rank(), 2)}, 1);
     state["a"] = a;
-    state["b"] = group.rank() == 0
-                     ? a
-                     : PatternTensor(kF32, shape, {CutBox(shape, 0, 1, 2)}, 2);
+    state["b"] = group.rank() == 0 ? a : PatternTensor(kF32, shape, {CutBox(shape, 0, 1, 2)}, 2);
     return state;
   })[0]);
   StateDict target;

@@ -45,9 +45,8 @@ TEST(TransferTest, ExchangeReadsEachByteOnce) {
   LoadOptions options;
   options.transfer = Transfer::kExchange;
   for (const int ranks : {1, 2, 4, 7}) {
-    const auto reports = OnRanks(ranks, [&](ProcessGroup& group) {
-      return LoadCut(group, *storage, shape, 1, 1, options);
-    });
+    const auto reports = OnRanks(
+        ranks, [&](ProcessGroup& group) { return LoadCut(group, *storage, shape, 1, 1, options); });
     std::uint64_t read = 0;
     for (const auto& report : reports) {
       ASSERT_OK(report);
@@ -85,8 +84,8 @@ const Shape kColumns = {200, 4096};  // 16 KiB rows
 TEST(TransferTest, ColumnsAreVerifiedByDigestWithoutReadingMore) {
   const auto storage = NewMemoryStorage();
   SaveRows(*storage, kColumns, 4, 1);
-  const auto reports = OnRanks(
-      4, [&](ProcessGroup& group) { return LoadCut(group, *storage, kColumns, 1, 1); });
+  const auto reports =
+      OnRanks(4, [&](ProcessGroup& group) { return LoadCut(group, *storage, kColumns, 1, 1); });
   for (const auto& report : reports) {
     ASSERT_OK(report);
     EXPECT_FALSE(report->exchanged);
@@ -102,8 +101,8 @@ TEST(TransferTest, DamageUnderADigestIsFoundByTheSecondLook) {
     Bytes damaged = whole;
     damaged[at] ^= std::byte{4};
     PutObject(*storage, "2_0.safetensors", damaged);
-    const auto results = OnRanks(
-        4, [&](ProcessGroup& group) { return LoadCut(group, *storage, kColumns, 1, 1); });
+    const auto results =
+        OnRanks(4, [&](ProcessGroup& group) { return LoadCut(group, *storage, kColumns, 1, 1); });
     ExpectOneOutcome(results);
     ASSERT_THAT(results[0], FailsWith("BLOCK_CHECKSUM"));
     EXPECT_EQ(results[0].error().code, ErrorCode::kCorruption);
@@ -119,8 +118,8 @@ TEST(TransferTest, DamageInTransitUnderADigestIsRetryable) {
   const auto results = OnRanks(4, [&](ProcessGroup& group) {
     // One read of payload on rank 1 is wrong; the second look is right.
     std::atomic<int> reads = 0;
-    const auto faulty = NewFaultStorage(
-        *storage, [&](std::uint64_t, StorageOp op, std::string_view name) {
+    const auto faulty =
+        NewFaultStorage(*storage, [&](std::uint64_t, StorageOp op, std::string_view name) {
           const bool data = op == StorageOp::kRead && name.ends_with("safetensors");
           return data && group.rank() == 1 && reads++ == 10 ? FaultAction::kFlip
                                                             : FaultAction::kNone;
@@ -138,8 +137,8 @@ TEST(TransferTest, ReplicaThatDiffersUnderADigestIsFound) {
   SaveRows(*storage, kColumns, 4, 1);
   const auto results = OnRanks(4, [&](ProcessGroup& group) {
     std::atomic<int> reads = 0;
-    const auto faulty = NewFaultStorage(
-        *storage, [&](std::uint64_t, StorageOp op, std::string_view name) {
+    const auto faulty =
+        NewFaultStorage(*storage, [&](std::uint64_t, StorageOp op, std::string_view name) {
           const bool data = op == StorageOp::kRead && name.ends_with("safetensors");
           return data && group.rank() == 3 && reads++ == 10 ? FaultAction::kFlip
                                                             : FaultAction::kNone;
@@ -267,8 +266,7 @@ TEST(TransferTest, RankWithAFailedSmallPhaseSurvivesALargerOne) {
     StateDict state;
     state["a"] = PatternTensor(kF32, small, {WholeBox(small)}, 1);
     for (int i = 0; i < 4; ++i) {
-      state[fmt::format("b{}", i)] =
-          PatternTensor(kF32, big, {CutBox(big, 0, group.rank(), 2)}, 2);
+      state[fmt::format("b{}", i)] = PatternTensor(kF32, big, {CutBox(big, 0, group.rank(), 2)}, 2);
     }
     ASSERT_OK(Save(state, *storage, group));
   });
@@ -323,9 +321,8 @@ TEST_P(OverwrittenTest, CatalogIsReadAgainWhenFilesAreGone) {
   });
   LoadOptions options;
   options.transfer = GetParam();
-  const auto results = OnRanks(3, [&](ProcessGroup& group) {
-    return LoadCut(group, *racing, shape, 1, 2, options);
-  });
+  const auto results = OnRanks(
+      3, [&](ProcessGroup& group) { return LoadCut(group, *racing, shape, 1, 2, options); });
   for (const auto& result : results) {
     EXPECT_OK(result);
   }
@@ -348,9 +345,7 @@ TEST(TransferTest, ManyShardsOfOneTensorInAnyOrder) {
     ASSERT_OK(Save(state, *storage, group));
   });
   for (const int ranks : {1, 2, 4}) {
-    RunRanks(ranks, [&](ProcessGroup& group) {
-      EXPECT_OK(LoadCut(group, *storage, shape, 0, 1));
-    });
+    RunRanks(ranks, [&](ProcessGroup& group) { EXPECT_OK(LoadCut(group, *storage, shape, 0, 1)); });
   }
 }
 
