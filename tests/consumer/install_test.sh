@@ -63,7 +63,7 @@ case $step in
     run() { mpirun --allow-run-as-root --oversubscribe -n "$1" ./program; }
     run 4 >first
     run 3 >second
-    [ "$(grep -c 'NO_SNAPSHOT, saved$' first)" = 4 ] || fail "first run: $(cat first)"
+    [ "$(grep -c 'DIRECTORY_MISSING, saved$' first)" = 4 ] || fail "first run: $(cat first)"
     [ "$(grep -c 'resumed, saved$' second)" = 3 ] || fail "second run: $(cat second)"
     ;;
   headers)
