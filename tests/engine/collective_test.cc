@@ -189,12 +189,47 @@ TEST(CollectiveTest, RankThatNeverSavesIsNamed) {
   EXPECT_THAT(Names(*storage), ElementsAre());
 }
 
-/// Every storage operation of a save and of a load at which one rank falls silent for good.
+TEST(CollectiveTest, PublishedSnapshotKeepsItsFilesWhateverFailsThen) {
+  // The names cannot be synced after the publish, and nobody is left to hear of it.
+  const auto storage = NewMemoryStorage();
+  const Deadlines brief = {std::chrono::milliseconds(300), std::chrono::milliseconds(300)};
+  std::atomic<int> done = 0;
+  const auto results = OnRanks(
+      3,
+      [&](ProcessGroup& group) {
+        std::atomic<bool> published = false;
+        const auto faulty =
+            NewFaultStorage(*storage, [&](std::uint64_t, StorageOp op, std::string_view) {
+              if (op == StorageOp::kSyncNames && published) {
+                while (done < 2) {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                }
+                return FaultAction::kFail;
+              }
+              published = published || op == StorageOp::kPublish;
+              return FaultAction::kNone;
+            });
+        auto result = Save(RowsOf(group), *faulty, group);
+        ++done;
+        return result;
+      },
+      brief);
+  for (const auto& result : results) {
+    EXPECT_THAT(result, FailsWith("COMMIT_UNKNOWN"));
+  }
+  RunRanks(2, [&](ProcessGroup& group) {
+    StateDict state = TargetOf(group);
+    ASSERT_OK(Load(state, *storage, group));
+    EXPECT_EQ(CountWrong(*state.Find("w")->get_if<Tensor>(), 1), 0U);
+  });
+}
+
+/// Every storage operation of a save at which one rank falls silent for good.
 class SilentRankTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(SilentRankTest, IsNamedAndNothingCommittedIsLost) {
   const int victim = GetParam();
-  const Deadlines brief = {std::chrono::milliseconds(250), std::chrono::milliseconds(250)};
+  const Deadlines brief = {std::chrono::milliseconds(300), std::chrono::milliseconds(300)};
   std::uint64_t states = 0;
   for (std::uint64_t k = 0;; ++k, ++states) {
     SCOPED_TRACE(fmt::format("silent at operation {} of rank {}", k, victim));

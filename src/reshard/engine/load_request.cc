@@ -147,14 +147,10 @@ ReadPlan PlanReads(const Catalog& catalog, std::span<const Piece> pieces,
     std::vector<ByteRange>& extents = plan.extents[piece.file];
     const Verification how = verification[piece.want];
     const bool by_block = how == Verification::kBlocks && file.has_blocks;
-    const bool whole = piece.file_to_dense.loops.empty() ||
-                       (IsSieved(piece) && how != Verification::kDigest);
-    if (whole) {
-      const ByteRange range = {piece.file_offset, piece.span()};
-      extents.push_back(by_block ? WidenToBlocks(file, range) : range);
-    } else if (by_block) {
+    const bool sieved = how != Verification::kDigest && IsSieved(piece);
+    if (by_block || sieved || piece.file_to_dense.loops.empty()) {
       ForEachFileRange(piece, kMinRunBytes, [&](ByteRange range) {
-        const ByteRange wide = WidenToBlocks(file, range);
+        const ByteRange wide = by_block ? WidenToBlocks(file, range) : range;
         if (!extents.empty() && extents.back().end() >= wide.offset &&
             extents.back().offset <= wide.offset) {
           extents.back().size = std::max(extents.back().end(), wide.end()) - extents.back().offset;

@@ -51,7 +51,8 @@ struct ReadPlan {
 /// Shortest run that is worth a read of its own.
 inline constexpr std::uint64_t kMinRunBytes = 4096;
 
-/// Whether a piece has gaps and is read with them, since its runs are short or the gaps few.
+/// Whether a piece has gaps and is read with the smaller ones, since its runs are short or the gaps
+/// few.
 bool IsSieved(const Piece& piece);
 
 /// How a wanted box is verified.
