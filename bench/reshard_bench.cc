@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   std::string parent = ".";
   std::string json;
   double gib = 4;
+  bool enforce = false;
   std::vector<std::string> names;
   CLI::App app("Measures reshard against the raw speed of this machine.");
   app.add_option("workloads", names, "save load reshard slice planning small-runs (default: all)");
@@ -26,6 +27,7 @@ int main(int argc, char** argv) {
   app.add_option("--gib", gib, "Size of the checkpoint of save and load")->capture_default_str();
   app.add_option("--repeats", options.repeats, "Runs of each timing")->capture_default_str();
   app.add_option("--json", json, "Write the figures to this file too");
+  app.add_flag("--enforce", enforce, "Exit with 1 when a goal is missed");
   CLI11_PARSE(app, argc, argv);
   options.bytes = static_cast<std::uint64_t>(gib * (1ULL << 30));
   std::string pattern = parent + "/reshard-bench.XXXXXX";
@@ -49,5 +51,5 @@ int main(int argc, char** argv) {
   }
   std::filesystem::remove_all(options.directory);
   report.Print(json);
-  return report.all_met() ? 0 : 1;
+  return enforce && !report.all_met() ? 1 : 0;
 }

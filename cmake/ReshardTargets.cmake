@@ -30,6 +30,8 @@ function(reshard_test layer)
   add_executable(reshard_${layer}_test ${ARGN})
   target_link_libraries(reshard_${layer}_test PRIVATE reshard::reshard reshard_test_support
                         GTest::gmock GTest::gtest_main fmt::fmt reshard_warnings)
+  # Tests are compiled more often than they run.
+  target_compile_options(reshard_${layer}_test PRIVATE $<$<CONFIG:Release>:-O1>)
   gtest_discover_tests(reshard_${layer}_test TEST_PREFIX ${layer}. PROPERTIES LABELS unit
                        DISCOVERY_TIMEOUT 60)
 endfunction()

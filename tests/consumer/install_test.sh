@@ -48,6 +48,24 @@ case $step in
   cmake_mpi) consumer -DCONSUMER_MPI=ON ;;
   pkg_config) compile reshard ;;
   pkg_config_mpi) compile reshard_mpi ;;
+  readme)
+    # The program that README shows, exactly as it stands there, saved on 4 ranks and loaded on 3.
+    awk '/^```cpp$/ { on = 1; next } /^```$/ { if (on) exit } on' "$source" >"$work/program.cc"
+    lines=$(wc -l <"$work/program.cc")
+    [ "$lines" -gt 10 ] && [ "$lines" -le 30 ] || fail "README's program has $lines lines"
+    statements=$(grep -cvE '^(#include.*|using.*|)$' "$work/program.cc")
+    [ "$statements" -le 25 ] || fail "README's program has $statements lines of code"
+    source=$work/program.cc
+    # shellcheck disable=SC2046
+    "$CXX" -std=c++20 $(flags --cflags reshard_mpi) "$source" -o "$work/program" \
+      $(flags --libs reshard_mpi) -Wl,-rpath,"$(flags --variable=libdir reshard)"
+    cd "$work"
+    run() { mpirun --allow-run-as-root --oversubscribe -n "$1" ./program; }
+    run 4 >first
+    run 3 >second
+    [ "$(grep -c 'DIRECTORY_MISSING, saved$' first)" = 4 ] || fail "first run: $(cat first)"
+    [ "$(grep -c 'resumed, saved$' second)" = 3 ] || fail "second run: $(cat second)"
+    ;;
   headers)
     # Every installed header finds what it includes in the installed tree.
     [ -f "$prefix/include/reshard/base/result.h" ] || fail "no headers below $prefix/include"

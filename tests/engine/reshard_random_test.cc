@@ -1,6 +1,7 @@
 // Random tensors on random layouts, saved and loaded on another random layout, against the pattern
 // that every element is known to have.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -36,7 +37,7 @@ std::vector<Spec> DrawSpecs(Random& random) {
   for (std::uint64_t i = 0; i < count; ++i) {
     const DTypeInfo& info = dtypes[Draw(random, 0, dtypes.size() - 1)];
     Spec spec;
-    spec.key = "t" + std::to_string(i);
+    spec.key = fmt::format("t{}", i);
     spec.dtype = info.dtype;
     spec.salt = random();
     const std::uint64_t axes = Draw(random, info.unit_elements > 1 ? 1 : 0, 4);

@@ -22,6 +22,9 @@ std::string SplitCase(const Arguments& arguments);
 std::string BeatCase(const Arguments& arguments);
 std::string StopCase(const Arguments& arguments);
 std::string AbortCase(const Arguments& arguments);
+std::string SaveLoadCase(const Arguments& arguments);
+std::string NodeLocalCase(const Arguments& arguments);
+std::string StopStorageCase(const Arguments& arguments);
 
 /// The short deadlines of the stop cases.
 Deadlines ShortDeadlines();
@@ -30,8 +33,9 @@ Deadlines ShortDeadlines();
 void StopMyself();
 
 /// Runs `work` on every rank of `group`, which has ShortDeadlines(); `work` calls StopMyself() on
-/// the rank `victim` at the moment in question. Checks that all other ranks get PEER_TIMEOUT within
-/// three deadlines of the stop and that the message names the victim; then wakes the victim, which
+/// the rank `victim` at the moment in question. Checks that all other ranks get PEER_TIMEOUT, or an
+/// unknown outcome because of it, within three deadlines of the stop and that the message names the
+/// victim; then wakes the victim, which
 /// must fail, too, so that the job can end as usual.
 std::string ExpectVictimIsNamed(ProcessGroup& group, int victim,
                                 const std::function<Status(ProcessGroup&)>& work);

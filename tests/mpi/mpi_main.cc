@@ -17,8 +17,11 @@ int Main(int argc, char** argv) {
   const std::map<std::string, MpiCase> cases = {{"abort", &AbortCase},
                                                 {"beat", &BeatCase},
                                                 {"collectives", &CollectivesCase},
+                                                {"node_local", &NodeLocalCase},
+                                                {"save_load", &SaveLoadCase},
                                                 {"split", &SplitCase},
-                                                {"stop", &StopCase}};
+                                                {"stop", &StopCase},
+                                                {"stop_storage", &StopStorageCase}};
   const auto found = cases.find(argc > 1 ? argv[1] : "");
   const std::string wrong = found == cases.end() ? "usage: reshard_mpi_test CASE [ARGUMENT...]"
                                                  : found->second(Arguments(argv + 2, argv + argc));

@@ -20,10 +20,10 @@ std::string CheckNamed(const Status& status, int victim) {
   }
   const std::string begin = fmt::format("rank {} gave no sign of life", victim);
   const Error& error = status.error();
-  return error.code == ErrorCode::kPeerFailed && error.reason == "PEER_TIMEOUT" &&
-                 error.message.find(begin) != std::string::npos
-             ? ""
-             : error.ToString();
+  const bool right_kind =
+      (error.code == ErrorCode::kPeerFailed && error.reason == "PEER_TIMEOUT") ||
+      (error.code == ErrorCode::kIndeterminate && error.reason == "COMMIT_UNKNOWN");
+  return right_kind && error.message.find(begin) != std::string::npos ? "" : error.ToString();
 }
 
 // Exchanges large buffers, so that transfers are under way when the victim stops.

@@ -7,9 +7,13 @@ namespace {
 
 thread_local std::size_t total_bytes = 0;
 
-void* Allocate(std::size_t size) {
+void* TryAllocate(std::size_t size) noexcept {
   total_bytes += size;
-  void* memory = std::malloc(size == 0 ? 1 : size);
+  return std::malloc(size == 0 ? 1 : size);
+}
+
+void* Allocate(std::size_t size) {
+  void* memory = TryAllocate(size);
   if (memory == nullptr) {
     throw std::bad_alloc();
   }
@@ -21,6 +25,10 @@ void* Allocate(std::size_t size) {
 void* operator new(std::size_t size) { return Allocate(size); }
 
 void* operator new[](std::size_t size) { return Allocate(size); }
+
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return TryAllocate(size); }
+
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return TryAllocate(size); }
 
 void operator delete(void* memory) noexcept { std::free(memory); }
 

@@ -70,7 +70,6 @@ class BlockReader {
 
   bool IsOpen(std::uint32_t file) const { return files_[file] != nullptr; }
 
-  /// Forgets open files (before the catalog is read again).
   std::uint64_t bytes_read() const { return bytes_read_; }
 
   /// Bytes that staging must hold.
@@ -93,6 +92,8 @@ class BlockReader {
 
   /// The range widened to block edges.
   ByteRange WidenToBlocks(std::uint32_t file, ByteRange range) const;
+
+  bool verifies() const { return verify_; }
 
   /// Whether blocks of the file can be checked.
   bool Verifies(std::uint32_t file) const;

@@ -30,14 +30,13 @@ class DirectMover {
 
   Status Run() {
     RESHARD_TRY_ASSIGN(pieces_, FindPieces(context_.catalog, wanted_));
-    std::vector<bool> by_block(wanted_.size());
-    for (std::size_t i = 0; i < by_block.size(); ++i) {
-      by_block[i] = targets_[i].digest_part == nullptr;
+    std::vector<Verification> how;
+    for (const BoxTarget& target : targets_) {
+      how.push_back(target.digest_part != nullptr  ? Verification::kDigest
+                    : context_.reader.verifies() ? Verification::kBlocks
+                                                 : Verification::kNone);
     }
-    for (const Piece& piece : pieces_) {
-      by_block[piece.want] = by_block[piece.want] && context_.reader.Verifies(piece.file);
-    }
-    plan_ = PlanReads(context_.catalog, pieces_, by_block);
+    plan_ = PlanReads(context_.catalog, pieces_, how);
     RESHARD_TRY(OpenFiles());
     MakeDeliveries();
     MakeWork();

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <memory>
 
+#include "reshard/engine/message.h"
 #include "reshard/engine/mover.h"
 #include "reshard/storage/staging_buffer.h"
 
@@ -64,26 +65,23 @@ ByteRange DenseWindow(const Piece& piece, ByteRange window) {
   return {begin, NestBytesBefore(piece.file_to_dense, window.end()) - begin};
 }
 
-/// The group is dead, but its transport may still look at the buffers of the last exchange.
-void KeepForGood(std::vector<Bytes> buffers) {
-  static_cast<void>(new std::vector<Bytes>(std::move(buffers)));  // NOLINT: never freed, on purpose
-}
-
 class ExchangeMover {
  public:
   ExchangeMover(const MoveContext& context, ProcessGroup& group, const ExchangeView& view,
-                std::span<const BoxTarget> targets, Status local)
+                std::span<const BoxTarget> targets, Status& local)
       : context_(context),
         group_(group),
         view_(view),
         targets_(targets),
-        local_(std::move(local)),
+        local_(local),
         ranks_(static_cast<std::size_t>(group.size())),
         me_(static_cast<std::size_t>(group.rank())) {}
 
   Status Run(std::uint64_t& received) {
-    RESHARD_TRY(
-        FindAllPieces());  // the same outcome on every rank: a function of catalog and wishes
+    if (Status found = FindAllPieces(); !found.ok()) {
+      local_ = std::move(found);  // on every rank: a function of catalog and wishes
+      return OkStatus();
+    }
     AssignUnits();
     PlaceOwn();
     const std::size_t rounds = CountRounds();
@@ -102,7 +100,7 @@ class ExchangeMover {
       }
       now = std::move(next);
     }
-    return local_;
+    return OkStatus();
   }
 
  private:
@@ -313,6 +311,9 @@ class ExchangeMover {
       KeepForGood(std::move(buffers));
       return moved;
     }
+    if (!local_.ok()) {  // there may be no memory behind the targets, and nobody will look at it
+      return OkStatus();
+    }
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       std::uint64_t at = 0;
       for (const Unit& unit : UnitsInRound(rank, r)) {
@@ -334,7 +335,7 @@ class ExchangeMover {
   ProcessGroup& group_;
   const ExchangeView& view_;
   std::span<const BoxTarget> targets_;
-  Status local_;
+  Status& local_;
   std::size_t ranks_;
   std::size_t me_;
   std::uint64_t unit_bytes_ = 0;
@@ -347,8 +348,8 @@ class ExchangeMover {
 }  // namespace
 
 Status MoveByExchange(const MoveContext& context, ProcessGroup& group, const ExchangeView& view,
-                      std::span<const BoxTarget> targets, Status local, std::uint64_t& received) {
-  return ExchangeMover(context, group, view, targets, std::move(local)).Run(received);
+                      std::span<const BoxTarget> targets, Status& local, std::uint64_t& received) {
+  return ExchangeMover(context, group, view, targets, local).Run(received);
 }
 
 }  // namespace reshard

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <map>
 #include <memory>
 #include <set>
@@ -36,6 +35,13 @@ struct LocalRequest {
 bool IsFileFault(const Error& error) {
   return error.reason == "FILE_MISSING" || error.reason == "FILE_SIZE" ||
          error.reason == "FILE_HEAD";
+}
+
+/// Each overwrite that comes between makes another look worth while, but not for ever.
+constexpr int kMostCatalogReads = 16;
+
+bool IsSameSave(const Catalog& a, const Catalog& b) {
+  return a.info().unique_id == b.info().unique_id && a.info().attempt == b.info().attempt;
 }
 
 Status Fail(Error error) { return tl::unexpected<Error>(std::move(error)); }
@@ -77,25 +83,22 @@ class LoadSession {
         root_(group.FindGlobalRank(options.coordinator_rank)) {}
 
   Result<LoadReport> Run() {
-    if (root_ < 0) {  // the same on every rank
-      return MakeError(ErrorCode::kInvalidArgument, "BAD_COORDINATOR",
-                       fmt::format("coordinator rank {} is not in the process group",
-                                   options_.coordinator_rank));
-    }
+    RESHARD_TRY(AgreeOnOptions(group_, options_.coordinator_rank, OptionsText()));
     FlattenState();
-    for (bool second = false;; second = true) {
+    for (int reads = 0;; ++reads) {
       RESHARD_TRY_ASSIGN(AgreedCatalog agreed,
                          AgreeOnCatalog(storage_, local_, group_, root_, options_.unique_id));
+      // Files that are not there are looked for again as long as the catalog changes.
+      const bool changed = reads == 0 || !IsSameSave(agreed.catalog, *catalog_);
       catalog_ = std::make_unique<Catalog>(std::move(agreed.catalog));
       all_shared_ = agreed.all_shared;
       reader_ = std::make_unique<BlockReader>(*catalog_, *storage_, options_.verify);
       RESHARD_TRY(ResolveKeys());
       PlanOwn();
-      RESHARD_TRY(Decide(!second));
+      RESHARD_TRY(Decide(changed && reads + 1 < kMostCatalogReads));
       if (!decision_.read_again) {
         break;
       }
-      local_ = OkStatus();
     }
     RESHARD_TRY(MoveAll());
     RESHARD_TRY(CheckDigests());
@@ -105,6 +108,17 @@ class LoadSession {
 
  private:
   bool is_root() const { return group_.rank() == root_; }
+
+  /// What all ranks must pass alike.
+  std::string OptionsText() const {
+    return fmt::format(
+        "unique_id={} strict={} verify={} dtype={} shape={} per_rank={} mw_name_compatibility={} "
+        "transfer={} memory_bytes={}",
+        options_.unique_id ? std::to_string(*options_.unique_id) : "newest", options_.strict,
+        options_.verify, static_cast<int>(options_.dtype), static_cast<int>(options_.shape),
+        static_cast<int>(options_.per_rank), options_.mw_name_compatibility,
+        static_cast<int>(options_.transfer), options_.memory_bytes);
+  }
 
   void FlattenState() {
     if (!local_.ok()) {
@@ -135,15 +149,10 @@ class LoadSession {
     resolve.rename = options_.rename;
     resolve.rank = group_.rank();
     resolve.world_size = group_.size();
-    Status status;
-    Result<Resolution> resolution = Resolve(*catalog_, leaves_, resolve);
-    if (!resolution.ok()) {
-      status = Fail(std::move(resolution).error());
-    } else {
-      resolution_ = std::move(*resolution);
-      status = options_.strict ? CheckStrict() : OkStatus();
-    }
-    return group_.Agree(status);
+    return group_.Agree(CallGuarded("the rename rule", [&]() -> Status {
+      RESHARD_TRY_ASSIGN(resolution_, Resolve(*catalog_, leaves_, resolve));
+      return options_.strict ? CheckStrict() : OkStatus();
+    }));
   }
 
   Status CheckStrict() const {
@@ -236,8 +245,8 @@ class LoadSession {
     }
     RESHARD_TRY_ASSIGN(const Bytes told, group_.Broadcast(message, root_));
     RESHARD_TRY_ASSIGN(decision_, DecodeLoadDecision(told));
-    if (decision_.exchange) {
-      return ShareVisibility();
+    if (decision_.exchange && !decision_.read_again) {
+      return ShareVisibility(may_read_again);
     }
     return OkStatus();
   }
@@ -258,33 +267,48 @@ class LoadSession {
     return bits;
   }
 
+  /// What a rank tells the others of one file.
+  enum class Sight : std::uint8_t { kNone, kOther, kWhole };
+
   /// Before an exchange: which rank sees which file, and is there one for each that is needed?
-  Status ShareVisibility() {
+  Status ShareVisibility(bool may_read_again) {
     Status status;
-    Bytes bits(catalog_->files().size());
-    Result<std::vector<ObjectInfo>> objects = storage_->List();
-    if (objects.ok()) {
-      for (std::size_t i = 0; i < bits.size(); ++i) {
-        const FileEntry& file = catalog_->files()[i];
-        const auto at = std::lower_bound(
-            objects->begin(), objects->end(), file.name,
-            [](const ObjectInfo& object, const std::string& name) { return object.name < name; });
-        const bool sees = at != objects->end() && at->name == file.name && at->size == file.size;
-        bits[i] = std::byte{sees};
+    Bytes sights(catalog_->files().size(), static_cast<std::byte>(Sight::kNone));
+    std::map<std::uint32_t, Status> faults;
+    for (const std::uint32_t file : decision_.files) {
+      Status opened = reader_->Open(file);
+      if (opened.ok()) {
+        sights[file] = static_cast<std::byte>(Sight::kWhole);
+      } else if (IsFileFault(opened.error())) {
+        const bool there = opened.error().code != ErrorCode::kNotFound;
+        sights[file] = static_cast<std::byte>(there ? Sight::kOther : Sight::kNone);
+        faults.emplace(file, std::move(opened));
+      } else if (status.ok()) {
+        status = std::move(opened);
       }
-    } else {
-      status = Fail(std::move(objects).error());
+      group_.Beat();
     }
     RESHARD_TRY(group_.Agree(status));
-    RESHARD_TRY_ASSIGN(const std::vector<Bytes> all, group_.AllGather(bits));
-    visible_.assign(all.size(), std::vector<bool>(bits.size(), false));
+    RESHARD_TRY_ASSIGN(const std::vector<Bytes> all, group_.AllGather(sights));
+    visible_.assign(all.size(), std::vector<bool>(sights.size(), false));
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      for (std::size_t i = 0; i < bits.size() && i < all[rank].size(); ++i) {
-        visible_[rank][i] = all[rank][i] != std::byte{0};
+      for (const std::uint32_t file : decision_.files) {
+        visible_[rank][file] = all[rank][file] == static_cast<std::byte>(Sight::kWhole);
       }
     }
     RESHARD_TRY(DecodeAllRequests());
-    return CheckVisible();
+    const std::optional<std::uint32_t> unseen = FirstUnseen();
+    if (!unseen) {
+      return OkStatus();
+    }
+    if (may_read_again) {
+      decision_.read_again = true;
+      return OkStatus();
+    }
+    // Who sees another file of that name can say more than who sees none.
+    const bool own_is_other = sights[*unseen] == static_cast<std::byte>(Sight::kOther);
+    RESHARD_TRY(group_.Agree(own_is_other ? faults.at(*unseen) : OkStatus()));
+    return NobodySees(*unseen);
   }
 
   Status DecodeAllRequests() {
@@ -296,21 +320,23 @@ class LoadSession {
     return OkStatus();
   }
 
-  /// The same outcome on every rank.
-  Status CheckVisible() const {
+  /// The same on every rank.
+  std::optional<std::uint32_t> FirstUnseen() const {
     for (const std::uint32_t file : decision_.files) {
       const bool seen = std::any_of(visible_.begin(), visible_.end(),
                                     [file](const std::vector<bool>& sees) { return sees[file]; });
       if (!seen) {
-        return MakeError(
-            ErrorCode::kNotFound, "FILE_MISSING",
-            fmt::format("{}: no rank sees this data file of snapshot {} with its {} bytes; "
-                        "restore it, or load an older snapshot",
-                        catalog_->files()[file].name, catalog_->info().unique_id,
-                        catalog_->files()[file].size));
+        return file;
       }
     }
-    return OkStatus();
+    return std::nullopt;
+  }
+
+  Status NobodySees(std::uint32_t file) const {
+    return MakeError(ErrorCode::kNotFound, "FILE_MISSING",
+                     fmt::format("{}: no rank sees this data file of snapshot {}; restore it, or "
+                                 "load an older snapshot",
+                                 catalog_->files()[file].name, catalog_->info().unique_id));
   }
 
   /// Runs the phases; ends with a vote.
@@ -398,13 +424,7 @@ class LoadSession {
     }
     view.sees = visible_;
     view.round_bytes = std::max<std::uint64_t>(options_.memory_bytes / 8, kBlockBytes);
-    Status outcome =
-        MoveByExchange(context, group_, view, targets, std::move(local_), report_.bytes_received);
-    if (!outcome.ok() && outcome.error().code == ErrorCode::kPeerFailed) {
-      return outcome;
-    }
-    local_ = std::move(outcome);
-    return OkStatus();
+    return MoveByExchange(context, group_, view, targets, local_, report_.bytes_received);
   }
 
   std::atomic<std::uint64_t>* PartOf(const LoadStep& step) {
@@ -475,12 +495,7 @@ class LoadSession {
     MutexLock lock(progress_mutex_);
     progress_.bytes_total = std::max(report_.bytes_needed, progress_.bytes_done + bytes);
     progress_.bytes_done += bytes;
-    try {
-      return options_.progress(progress_);
-    } catch (const std::exception& e) {
-      return MakeError(ErrorCode::kCancelled, "CALLBACK",
-                       fmt::format("the progress callback threw: {}", e.what()));
-    }
+    return CallGuarded("the progress callback", [this] { return options_.progress(progress_); });
   }
 
   /// The vote after the data moved, with the digest parts where tensors are checked by digest.

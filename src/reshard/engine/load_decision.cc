@@ -68,20 +68,22 @@ Result<LoadSummary> Summarize(const Catalog& catalog, std::vector<LoadRequest>& 
     out.bytes_needed += NumBytes(request.box, catalog.dtype(request.tensor));
   }
   RESHARD_TRY_ASSIGN(const std::vector<Piece> pieces, FindPieces(catalog, wanted));
-  std::vector<bool> by_block(requests.size(), verify);
+  std::vector<Verification> how(requests.size(),
+                                verify ? Verification::kBlocks : Verification::kNone);
   for (const Piece& piece : pieces) {
     if (out.files.empty() || out.files.back() != piece.file) {
       out.files.push_back(piece.file);
     }
     LoadRequest& request = requests[piece.want];
     request.can_digest = request.can_digest && piece.row_major && !IsSieved(piece);
-    by_block[piece.want] = by_block[piece.want] && catalog.files()[piece.file].has_blocks;
   }
-  out.bytes_by_block = PlanReads(catalog, pieces, by_block).bytes;
+  out.bytes_by_block = PlanReads(catalog, pieces, how).bytes;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    by_block[i] = by_block[i] && !requests[i].can_digest;
+    if (requests[i].can_digest) {
+      how[i] = Verification::kDigest;
+    }
   }
-  out.bytes_by_digest = PlanReads(catalog, pieces, by_block).bytes;
+  out.bytes_by_digest = PlanReads(catalog, pieces, how).bytes;
   out.wants_digest = out.bytes_by_block > out.bytes_needed + out.bytes_needed / 50 &&
                      out.bytes_by_digest < out.bytes_by_block;
   return out;

@@ -138,20 +138,19 @@ bool IsSieved(const Piece& piece) {
 }
 
 ReadPlan PlanReads(const Catalog& catalog, std::span<const Piece> pieces,
-                   const std::vector<bool>& by_block) {
+                   const std::vector<Verification>& verification) {
   ReadPlan plan;
   plan.extents.resize(catalog.files().size());
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     const FileEntry& file = catalog.files()[piece.file];
     std::vector<ByteRange>& extents = plan.extents[piece.file];
-    const bool whole = piece.file_to_dense.loops.empty() || IsSieved(piece);
-    if (whole) {
-      const ByteRange range = {piece.file_offset, piece.span()};
-      extents.push_back(by_block[piece.want] ? WidenToBlocks(file, range) : range);
-    } else if (by_block[piece.want]) {
+    const Verification how = verification[piece.want];
+    const bool by_block = how == Verification::kBlocks && file.has_blocks;
+    const bool sieved = how != Verification::kDigest && IsSieved(piece);
+    if (by_block || sieved || piece.file_to_dense.loops.empty()) {
       ForEachFileRange(piece, kMinRunBytes, [&](ByteRange range) {
-        const ByteRange wide = WidenToBlocks(file, range);
+        const ByteRange wide = by_block ? WidenToBlocks(file, range) : range;
         if (!extents.empty() && extents.back().end() >= wide.offset &&
             extents.back().offset <= wide.offset) {
           extents.back().size = std::max(extents.back().end(), wide.end()) - extents.back().offset;

@@ -51,11 +51,19 @@ struct ReadPlan {
 /// Shortest run that is worth a read of its own.
 inline constexpr std::uint64_t kMinRunBytes = 4096;
 
-/// Whether a piece has gaps and is read with them, since its runs are short or the gaps few.
+/// Whether a piece has gaps and is read with the smaller ones, since its runs are short or the gaps
+/// few.
 bool IsSieved(const Piece& piece);
 
-/// `by_block[w]`: the blocks that hold wanted box w must be read whole.
+/// How a wanted box is verified.
+enum class Verification : std::uint8_t {
+  kNone,
+  kBlocks,  ///< The blocks that hold it must be read whole, where the file has checksums.
+  kDigest,  ///< Its own bytes must be read, without those between them.
+};
+
+/// `verification` is per wanted box.
 ReadPlan PlanReads(const Catalog& catalog, std::span<const Piece> pieces,
-                   const std::vector<bool>& by_block);
+                   const std::vector<Verification>& verification);
 
 }  // namespace reshard

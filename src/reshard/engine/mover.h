@@ -46,9 +46,10 @@ struct ExchangeView {
 
 /// Reads every block that some rank wants once, on one rank that sees it, balanced by bytes, and
 /// sends the parts on, in rounds of bounded size that overlap with reading. Collective; a rank
-/// whose `local` is an error, or that meets one, stays in every round. Returns this rank's own
-/// outcome (not yet agreed), a failed group's at once. `received` counts bytes from other ranks.
+/// whose `local` is an error, or that meets one, stays in every round, but nothing is written to
+/// its targets any more. Returns whether the group lives; `local` is this rank's own outcome, not
+/// yet agreed. `received` counts bytes from other ranks.
 Status MoveByExchange(const MoveContext& context, ProcessGroup& group, const ExchangeView& view,
-                      std::span<const BoxTarget> targets, Status local, std::uint64_t& received);
+                      std::span<const BoxTarget> targets, Status& local, std::uint64_t& received);
 
 }  // namespace reshard

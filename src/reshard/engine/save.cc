@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <exception>
+#include <limits>
 
 #include "reshard/base/mutex.h"
 #include "reshard/catalog/description.h"
@@ -49,6 +49,29 @@ struct Orders {
   std::uint64_t bytes_total = 0;
 };
 
+void AppendNames(Bytes& out, const std::vector<std::string>& names) {
+  AppendLittle(out, static_cast<std::uint32_t>(names.size()));
+  for (const std::string& name : names) {
+    AppendCounted(out, AsBytes(name));
+  }
+}
+
+/// Adds the names to `out`.
+bool ReadNames(WireReader& reader, std::vector<std::string>& out) {
+  std::uint32_t count = 0;
+  if (!reader.Read(count)) {
+    return false;
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ByteSpan name;
+    if (!reader.ReadCounted(name)) {
+      return false;
+    }
+    out.emplace_back(AsText(name));
+  }
+  return true;
+}
+
 /// One save, on one rank. Each step that talks is reached by every rank, whatever failed locally.
 class SaveSession {
  public:
@@ -62,11 +85,7 @@ class SaveSession {
         root_(group.FindGlobalRank(options.coordinator_rank)) {}
 
   Result<SaveResult> Run() {
-    if (root_ < 0) {  // the same on every rank
-      return MakeError(ErrorCode::kInvalidArgument, "BAD_COORDINATOR",
-                       fmt::format("coordinator rank {} is not in the process group",
-                                   options_.coordinator_rank));
-    }
+    RESHARD_TRY(AgreeOnOptions(group_, options_.coordinator_rank, OptionsText()));
     DescribeState();
     RESHARD_TRY(Announce());
     RESHARD_TRY(SendDescriptions());
@@ -87,6 +106,13 @@ class SaveSession {
 
  private:
   bool is_root() const { return group_.rank() == root_; }
+
+  /// What all ranks must pass alike.
+  std::string OptionsText() const {
+    return fmt::format("unique_id={} overwrite={}",
+                       options_.unique_id ? std::to_string(*options_.unique_id) : "next",
+                       options_.overwrite);
+  }
 
   void DescribeState() {
     if (!local_.ok()) {
@@ -118,6 +144,7 @@ class SaveSession {
     if (local_.ok() && (is_root() || !shared_with_root_)) {
       Result<DirectoryView> seen = ViewDirectory(*storage_);
       if (seen.ok()) {
+        LookAtReplaced(*seen);
         view = EncodeDirectoryView(*seen);
       } else {
         local_ = tl::unexpected<Error>(std::move(seen).error());
@@ -128,12 +155,33 @@ class SaveSession {
     message.push_back(std::byte{shared_with_root_});
     AppendCounted(message, EncodeObjectDescriptions(description_.objects));
     AppendCounted(message, view);
+    AppendNames(message, is_root() ? std::vector<std::string>() : replaced_files_);
     RESHARD_TRY_ASSIGN(const std::vector<Bytes> all, group_.Gather(message, root_));
     Status decision;
     if (is_root()) {
       decision = ReadAnnouncements(all);
     }
     return SpreadDecision(decision, use_cache_);
+  }
+
+  /// An overwrite: what is this storage's commit record of the id? Its attempt may be in no name (a
+  /// snapshot without data files).
+  void LookAtReplaced(DirectoryView& view) {
+    const auto known = options_.overwrite && options_.unique_id ? view.ids.find(*options_.unique_id)
+                                                                : view.ids.end();
+    if (known == view.ids.end() || !known->second.committed) {
+      return;
+    }
+    const Result<Catalog> old = ReadCatalog(*storage_, *options_.unique_id);
+    if (old.ok()) {
+      replaced_attempt_ = old->info().attempt;
+      for (const FileEntry& file : old->files()) {
+        replaced_files_.push_back(file.name);
+      }
+      known->second.last_attempt =
+          std::max(known->second.last_attempt.value_or(0), old->info().attempt);
+    }
+    replaced_is_damaged_ = !old.ok() && old.error().code == ErrorCode::kCorruption;
   }
 
   Status ReadAnnouncements(const std::vector<Bytes>& all) {
@@ -146,7 +194,7 @@ class SaveSession {
       ByteSpan objects;
       ByteSpan view;
       if (!reader.Read(digest) || !reader.Read(shared) || !reader.ReadCounted(objects) ||
-          !reader.ReadCounted(view)) {
+          !reader.ReadCounted(view) || !ReadNames(reader, stale_)) {
         return BadMessage("announcement");
       }
       digests.push_back(digest);
@@ -175,6 +223,11 @@ class SaveSession {
                                    storage_->description(), view_.foreign_name));
     }
     const std::optional<std::uint64_t> newest = view_.newest();
+    if (!options_.unique_id && newest == std::numeric_limits<std::uint64_t>::max()) {
+      return MakeError(ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
+                       fmt::format("{} holds snapshot {}, the largest id there is; pass a unique_id",
+                                   storage_->description(), *newest));
+    }
     orders_.unique_id = options_.unique_id.value_or(newest ? *newest + 1 : 0);
     const auto known = view_.ids.find(orders_.unique_id);
     if (known == view_.ids.end()) {
@@ -189,12 +242,6 @@ class SaveSession {
     }
     if (known->second.last_attempt) {
       orders_.attempt = *known->second.last_attempt + 1;
-    }
-    if (known->second.committed) {  // a snapshot without data files shows no attempt in its names
-      const Result<Catalog> old = ReadCatalog(*storage_, orders_.unique_id);
-      if (old.ok()) {
-        orders_.attempt = std::max(orders_.attempt, old->info().attempt + 1);
-      }
     }
     return OkStatus();
   }
@@ -290,8 +337,14 @@ class SaveSession {
     std::vector<MutableByteSpan> receive(sizes.size());
     std::copy(parts.begin(), parts.end(), send.begin());
     receive[static_cast<std::size_t>(root_)] = own;
-    RESHARD_TRY(group_.AllToAllV(send, receive, Wait::kControl));
-    RESHARD_TRY_ASSIGN(rank_plan_, DecodeRankPlan(own, description_.tensors));
+    if (Status sent = group_.AllToAllV(send, receive, Wait::kControl); !sent.ok()) {
+      parts.push_back(std::move(own));
+      KeepForGood(std::move(parts));
+      return sent;
+    }
+    Result<RankPlan> plan = DecodeRankPlan(own, description_.tensors);
+    local_ = plan.ok() ? OkStatus() : Status(tl::unexpected<Error>(plan.error()));
+    rank_plan_ = plan.ok() ? std::move(*plan) : RankPlan();
     return OkStatus();
   }
 
@@ -320,9 +373,12 @@ class SaveSession {
   /// Writes this rank's data file; the outcome is in local_ and report_.
   void WriteFile() {
     report_ = {};
-    file_finished_ = false;
+    met_stray_ = false;
+    file_may_stay_ = false;
     file_.reset();
-    local_ = rank_plan_.chunks.empty() ? OkStatus() : WriteChunks();
+    if (local_.ok() && !rank_plan_.chunks.empty()) {
+      local_ = WriteChunks();
+    }
     if (!local_.ok()) {
       DiscardFile();
     }
@@ -347,7 +403,12 @@ class SaveSession {
     const std::uint64_t file_size = payload_offset + rank_plan_.payload_bytes;
     const std::string name = native::DataFileName(static_cast<std::uint64_t>(group_.global_rank()),
                                                   orders_.unique_id, orders_.attempt);
-    RESHARD_TRY_ASSIGN(file_, storage_->Create(name, {file_size, false}));
+    Result<std::unique_ptr<WritableObject>> created = storage_->Create(name, {file_size, false});
+    if (!created.ok()) {
+      met_stray_ = created.error().reason == kFileExists;
+      return tl::unexpected<Error>(std::move(created).error());
+    }
+    file_ = std::move(*created);
     report_.file_name = name;
     PayloadOptions payload;
     payload.threads = options_.threads;
@@ -359,8 +420,8 @@ class SaveSession {
     report_.block_checksums = std::move(sums.blocks);
     report_.digest_parts = std::move(sums.digest_parts);
     RESHARD_TRY(WriteHeader(entries));
+    file_may_stay_ = true;
     RESHARD_TRY(file_->Finish(file_size));
-    file_finished_ = true;
     group_.Beat();
     return storage_->SyncNames();
   }
@@ -453,22 +514,19 @@ class SaveSession {
     MutexLock lock(progress_mutex_);
     progress_.bytes_total = rank_plan_.payload_bytes;
     progress_.bytes_done += bytes;
-    try {
-      return options_.progress(progress_);
-    } catch (const std::exception& e) {
-      return MakeError(ErrorCode::kCancelled, "CALLBACK",
-                       fmt::format("the progress callback threw: {}", e.what()));
-    }
+    return CallGuarded("the progress callback", [this] { return options_.progress(progress_); });
   }
 
   /// Every rank reports; the coordinator commits and tells the outcome. True: try again under
   /// another attempt, since a stray file was in the way.
   Result<bool> ReportAndCommit() {
-    Result<std::vector<Bytes>> all =
-        group_.Gather(PackStatus(local_, EncodeWriteReport(report_)), root_, Wait::kData);
+    Bytes report = PackStatus(local_);
+    report.push_back(std::byte{met_stray_});
+    const Bytes written = EncodeWriteReport(report_);
+    report.insert(report.end(), written.begin(), written.end());
+    Result<std::vector<Bytes>> all = group_.Gather(report, root_, Wait::kData);
     if (!all.ok()) {
-      DiscardAll();
-      return tl::unexpected<Error>(std::move(all).error());
+      return OutcomeUnknown(all.error(), local_);
     }
     bool again = false;
     Status outcome;
@@ -479,20 +537,17 @@ class SaveSession {
     if (is_root()) {
       message = PackStatus(outcome);
       message.push_back(std::byte{again});
-      AppendLittle(message, static_cast<std::uint32_t>(stale_.size()));
-      for (const std::string& name : stale_) {
-        AppendCounted(message, AsBytes(name));
-      }
+      AppendNames(message, stale_);
     }
     Result<Bytes> reply = group_.Broadcast(message, root_);
     if (!reply.ok()) {
-      return OutcomeUnknown(reply.error(), outcome);
+      return OutcomeUnknown(reply.error(), is_root() ? outcome : local_);
     }
     WireReader reader(*reply);
     Status told = UnpackStatus(reader);
     std::uint8_t flag = 0;
-    std::uint32_t stale = 0;
-    if (told.ok() && (!reader.Read(flag) || !reader.Read(stale))) {
+    std::vector<std::string> stale;
+    if (told.ok() && (!reader.Read(flag) || !ReadNames(reader, stale))) {
       told = BadMessage("outcome");
     }
     again = flag != 0;
@@ -504,7 +559,10 @@ class SaveSession {
       return again;
     }
     file_.reset();
-    RemoveStale(reader, stale);
+    if (!shared_with_root_) {
+      RemoveReplacedRecord();
+      RemoveStale(stale);
+    }
     return false;
   }
 
@@ -515,7 +573,11 @@ class SaveSession {
     for (int rank = 0; rank < group_.size(); ++rank) {
       WireReader reader(all[static_cast<std::size_t>(rank)]);
       Status status = UnpackStatus(reader, group_.global_rank(rank));
-      if (!status.ok() && status.error().reason == kFileExists) {
+      std::uint8_t met_stray = 0;
+      if (!reader.Read(met_stray)) {
+        return BadMessage("write report");
+      }
+      if (met_stray != 0) {
         stray = true;
         reports.emplace_back();
         continue;
@@ -573,8 +635,8 @@ class SaveSession {
     const std::string temp = native::TempCatalogName(orders_.unique_id, orders_.attempt);
     const Bytes bytes = native::EncodeCatalog(catalog);
     RESHARD_TRY(claim_->WriteAt(0, bytes));
+    claim_may_stay_ = true;
     RESHARD_TRY(claim_->Finish(bytes.size()));
-    claim_finished_ = true;
     RESHARD_TRY(storage_->SyncNames());
     Result<Published> published =
         storage_->Publish(temp, native::CatalogName(orders_.unique_id),
@@ -586,6 +648,7 @@ class SaveSession {
     if (Status synced = storage_->SyncNames(); !synced.ok()) {
       return Unknown(synced.error().message);
     }
+    RemoveStale(stale_);  // what other storages' commit records of this id list
     if (published->replaced) {
       RemoveReplaced(temp, catalog);
     }
@@ -636,49 +699,55 @@ class SaveSession {
       if (!kept) {
         stale_.push_back(file.name);
         static_cast<void>(storage_->Remove(file.name).ok());
+        group_.Beat();
       }
     }
     static_cast<void>(storage_->Remove(temp).ok());
     static_cast<void>(storage_->SyncNames().ok());
   }
 
-  /// On storage of its own a rank removes what the new snapshot replaced there: an older commit
-  /// record of this id first, then files.
-  void RemoveStale(WireReader& reader, std::uint32_t count) {
-    if (shared_with_root_ || is_root()) {
-      return;
-    }
-    std::vector<std::string> names;
-    const std::string catalog_name = native::CatalogName(orders_.unique_id);
-    if (const Result<Catalog> old = ReadCatalog(*storage_, orders_.unique_id);
-        old.ok() && old->info().attempt < orders_.attempt) {
-      for (const FileEntry& file : old->files()) {
-        names.push_back(file.name);
-      }
-      static_cast<void>(storage_->Remove(catalog_name).ok());
-      static_cast<void>(storage_->SyncNames().ok());
-    }
-    for (std::uint32_t i = 0; i < count; ++i) {
-      ByteSpan name;
-      if (!reader.ReadCounted(name)) {
-        return;
-      }
-      names.emplace_back(AsText(name));
-    }
+  /// Removes data files of older attempts of this id, as far as they are in this storage.
+  void RemoveStale(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       const std::optional<native::Name> parsed = native::ParseName(name);
       if (parsed && parsed->kind == native::NameKind::kDataFile &&
           parsed->attempt < orders_.attempt && parsed->unique_id == orders_.unique_id) {
         static_cast<void>(storage_->Remove(name).ok());
+        group_.Beat();
       }
     }
   }
 
-  /// The answer did not come: it may be committed or not. Nothing is deleted then.
+  /// Removes this storage's commit record if it is still the one that was there when the save
+  /// began: another writer's newer one is not ours to remove. A damaged one, which deletes nothing,
+  /// gets out of the way of readers.
+  void RemoveReplacedRecord() {
+    if (!replaced_attempt_ && !replaced_is_damaged_) {
+      return;
+    }
+    const std::string catalog_name = native::CatalogName(orders_.unique_id);
+    const Result<Catalog> old = ReadCatalog(*storage_, orders_.unique_id);
+    if (old.ok() && replaced_attempt_ == old->info().attempt &&
+        old->info().attempt < orders_.attempt) {
+      static_cast<void>(storage_->Remove(catalog_name).ok());
+      static_cast<void>(storage_->SyncNames().ok());
+    } else if (replaced_is_damaged_ && !old.ok() && old.error().code == ErrorCode::kCorruption) {
+      const std::string temp = native::TempCatalogName(orders_.unique_id, orders_.attempt);
+      static_cast<void>(storage_->Rename(catalog_name, temp).ok());
+      static_cast<void>(storage_->SyncNames().ok());
+    }
+  }
+
+  /// The group failed after this rank's `outcome`. What the coordinator has not published, or what
+  /// lacks this rank's file, never will be; else it may be committed or not, and nothing is deleted
+  /// then: the coordinator may have this rank's report though this rank cannot know.
   Result<bool> OutcomeUnknown(const Error& error, const Status& outcome) {
-    if (is_root() && (!outcome.ok() || !published_)) {
+    if (is_root() ? !published_ : !outcome.ok()) {
       DiscardAll();
-      return tl::unexpected<Error>(outcome.ok() ? error : outcome.error());
+      return tl::unexpected<Error>(is_root() && !outcome.ok() ? outcome.error() : error);
+    }
+    if (!outcome.ok()) {
+      return tl::unexpected<Error>(outcome.error());
     }
     std::string_view state = "its commit record is not there";
     if (const Result<Catalog> there = ReadCatalog(*storage_, orders_.unique_id);
@@ -690,26 +759,28 @@ class SaveSession {
                                  orders_.unique_id, error.message, state));
   }
 
+  /// A failed Finish may have taken effect. The name goes before the object does: afterwards it
+  /// could be another writer's.
   void DiscardFile() {
-    file_.reset();
-    if (file_finished_) {
+    if (file_may_stay_) {
       static_cast<void>(storage_->Remove(report_.file_name).ok());
-      file_finished_ = false;
+      file_may_stay_ = false;
     }
+    file_.reset();
   }
 
   /// Removes what this save created, before anything was published.
   void DiscardAll() {
-    DiscardFile();
     if (published_) {
       return;
     }
-    claim_.reset();
-    if (claim_finished_) {
+    DiscardFile();
+    if (claim_may_stay_) {
       static_cast<void>(
           storage_->Remove(native::TempCatalogName(orders_.unique_id, orders_.attempt)).ok());
-      claim_finished_ = false;
+      claim_may_stay_ = false;
     }
+    claim_.reset();
   }
 
   Result<SaveResult> Finish() const {
@@ -738,9 +809,13 @@ class SaveSession {
   RankPlan rank_plan_;
   WriteReport report_;
   std::unique_ptr<WritableObject> file_;
-  bool file_finished_ = false;
+  bool file_may_stay_ = false;  // Finish was called
+  bool met_stray_ = false;      // another file has the name of ours
   Mutex progress_mutex_;
   Progress progress_;
+  std::optional<std::uint64_t> replaced_attempt_;  // of the commit record here when we began
+  std::vector<std::string> replaced_files_;        // that it lists
+  bool replaced_is_damaged_ = false;
 
   // Coordinator only.
   bool all_shared_ = true;
@@ -751,7 +826,7 @@ class SaveSession {
   const SavePlan* plan_ = nullptr;
   std::vector<MergedObject> merged_objects_;
   std::unique_ptr<WritableObject> claim_;
-  bool claim_finished_ = false;
+  bool claim_may_stay_ = false;  // Finish was called
   bool published_ = false;
   std::vector<std::string> stale_;
 };

@@ -1,22 +1,10 @@
 #include "reshard/engine/staging.h"
 
-#include <fmt/format.h>
-
-#include <exception>
-
+#include "reshard/engine/message.h"
 #include "reshard/tensor/strided.h"
 
 namespace reshard {
 namespace {
-
-Status CallSink(const TensorSink& sink, std::uint64_t offset, ByteSpan bytes) {
-  try {
-    return sink(offset, bytes);
-  } catch (const std::exception& e) {
-    return MakeError(ErrorCode::kCancelled, "CALLBACK",
-                     fmt::format("a tensor sink threw: {}", e.what()));
-  }
-}
 
 /// Gives the box to the sink in pieces that are contiguous in the shard.
 Status DeliverToSink(const TensorShard& shard, DType dtype, const Box& box, ByteSpan bytes) {
@@ -37,7 +25,9 @@ Status DeliverToSink(const TensorShard& shard, DType dtype, const Box& box, Byte
       offset += rest % loop->count * static_cast<std::uint64_t>(loop->dst_stride);
       rest /= loop->count;
     }
-    RESHARD_TRY(CallSink(shard.sink, offset, bytes.subspan(run * nest.run_bytes, nest.run_bytes)));
+    RESHARD_TRY(CallGuarded("a tensor sink", [&] {
+      return shard.sink(offset, bytes.subspan(run * nest.run_bytes, nest.run_bytes));
+    }));
   }
   return OkStatus();
 }

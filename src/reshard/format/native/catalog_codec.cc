@@ -206,17 +206,7 @@ class Decoder {
     if (bytes_.size() < kHeaderBytes) {
       return Bad(kTruncated, fmt::format("the catalog ends after {} bytes", bytes_.size()));
     }
-    const auto version = LoadLittle<std::uint32_t>(bytes_.data() + 8);
-    if (version > kVersion) {
-      return MakeError(ErrorCode::kUnsupported, kNewerVersion,
-                       fmt::format("the catalog has version {}, this program reads up to {}; use a "
-                                   "newer reshard",
-                                   version, kVersion));
-    }
     const auto size = LoadLittle<std::uint64_t>(bytes_.data() + 16);
-    if (version == 0) {
-      return Bad(kCatalogLayout, "the catalog has version 0, which never existed");
-    }
     if (size != bytes_.size()) {
       return Bad(kTruncated, fmt::format("the catalog is {} bytes long, its header says {}",
                                          bytes_.size(), size));
@@ -228,7 +218,23 @@ class Decoder {
     if (Encoder::TableChecksum(bytes_, count) != LoadLittle<std::uint64_t>(bytes_.data() + 32)) {
       return Bad(kCatalogChecksum, "the catalog's section table is damaged");
     }
+    RESHARD_TRY(CheckVersion());
     return ReadEntries(count);
+  }
+
+  /// After the table's checksum, which all versions have in this place: a damaged number is damage.
+  Status CheckVersion() const {
+    const auto version = LoadLittle<std::uint32_t>(bytes_.data() + 8);
+    if (version > kVersion) {
+      return MakeError(ErrorCode::kUnsupported, kNewerVersion,
+                       fmt::format("the catalog has version {}, this program reads up to {}; use a "
+                                   "newer reshard",
+                                   version, kVersion));
+    }
+    if (version == 0) {
+      return Bad(kCatalogLayout, "the catalog has version 0, which never existed");
+    }
+    return OkStatus();
   }
 
   /// Sections follow each other without gaps but padding to 8 bytes, ids increasing.

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <memory>
+
+#include "reshard/cli/command.h"
+
+namespace reshard::cli {
+
+/// `reshard latest`.
+std::unique_ptr<Command> NewLatestCommand();
+
+}  // namespace reshard::cli

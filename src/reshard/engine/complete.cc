@@ -1,0 +1,38 @@
+#include "reshard/engine/complete.h"
+
+#include "reshard/engine/snapshot.h"
+#include "reshard/format/native/names.h"
+
+namespace reshard {
+namespace {
+
+Result<Catalog> OpenOnce(Storage& storage, std::uint64_t unique_id) {
+  RESHARD_TRY_ASSIGN(Catalog catalog, ReadCatalog(storage, unique_id));
+  for (TensorId tensor = 0; tensor < catalog.num_tensors(); ++tensor) {
+    RESHARD_TRY(catalog.CheckCoverage(tensor));
+  }
+  for (const FileEntry& file : catalog.files()) {
+    RESHARD_TRY(OpenDataFile(storage, file));
+  }
+  return catalog;
+}
+
+}  // namespace
+
+bool IsIncomplete(const Error& error) {
+  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kCorruption;
+}
+
+Result<Catalog> OpenComplete(Storage& storage, std::uint64_t unique_id) {
+  const std::string name = native::CatalogName(unique_id);
+  const Result<Bytes> before = ReadWhole(storage, name);
+  Result<Catalog> first = OpenOnce(storage, unique_id);
+  if (first.ok() || !IsIncomplete(first.error()) || !before.ok()) {
+    return first;
+  }
+  // An overwrite removes the files of the catalog that it replaced.
+  const Result<Bytes> after = ReadWhole(storage, name);
+  return after.ok() && *after != *before ? OpenOnce(storage, unique_id) : first;
+}
+
+}  // namespace reshard
