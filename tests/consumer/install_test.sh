@@ -78,7 +78,6 @@ case $step in
     ;;
   program)
     # The installed program finds its libraries, and brings its documents.
-    [ -x "$prefix/bin/reshard" ] || { echo "no program in this build"; exit 0; }
     "$prefix/bin/reshard" --version
     [ -f "$prefix/share/man/man1/reshard.1" ] || fail "no man page"
     [ -f "$prefix/share/bash-completion/completions/reshard" ] || fail "no completion"
