@@ -11,6 +11,7 @@
 #include "reshard/catalog/description.h"
 #include "reshard/catalog/wire.h"
 #include "reshard/codec/crc64.h"
+#include "reshard/engine/data_file_writer.h"
 #include "reshard/engine/message.h"
 #include "reshard/engine/payload_writer.h"
 #include "reshard/engine/snapshot.h"
@@ -224,9 +225,10 @@ class SaveSession {
     }
     const std::optional<std::uint64_t> newest = view_.newest();
     if (!options_.unique_id && newest == std::numeric_limits<std::uint64_t>::max()) {
-      return MakeError(ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
-                       fmt::format("{} holds snapshot {}, the largest id there is; pass a unique_id",
-                                   storage_->description(), *newest));
+      return MakeError(
+          ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
+          fmt::format("{} holds snapshot {}, the largest id there is; pass a unique_id",
+                      storage_->description(), *newest));
     }
     orders_.unique_id = options_.unique_id.value_or(newest ? *newest + 1 : 0);
     const auto known = view_.ids.find(orders_.unique_id);
@@ -372,137 +374,24 @@ class SaveSession {
 
   /// Writes this rank's data file; the outcome is in local_ and report_.
   void WriteFile() {
-    report_ = {};
-    met_stray_ = false;
-    file_may_stay_ = false;
-    file_.reset();
-    if (local_.ok() && !rank_plan_.chunks.empty()) {
-      local_ = WriteChunks();
-    }
-    if (!local_.ok()) {
-      DiscardFile();
-    }
-  }
-
-  Status WriteChunks() {
-    const auto& tensors = description_.tensors;
-    std::vector<ChunkSource> sources;
-    std::vector<native::HeaderEntry> entries;
-    for (const RankChunk& chunk : rank_plan_.chunks) {
-      const TensorDescription& tensor = tensors[chunk.tensor];
-      const TensorShard* shard = FindShard(chunk);
-      if (shard == nullptr) {
-        return BadMessage("plan names a box that this rank does not hold");
-      }
-      sources.push_back({shard, tensor.shape, chunk.box, chunk.payload_offset});
-      entries.push_back({tensor.key, tensor.dtype, tensor.shape, chunk.box, chunk.payload_offset});
-    }
-    RESHARD_TRY_ASSIGN(const Bytes sample, EncodeFragment(0, {}));
-    RESHARD_TRY_ASSIGN(const std::uint64_t payload_offset,
-                       native::HeaderSize(entries, sample.size()));
-    const std::uint64_t file_size = payload_offset + rank_plan_.payload_bytes;
-    const std::string name = native::DataFileName(static_cast<std::uint64_t>(group_.global_rank()),
-                                                  orders_.unique_id, orders_.attempt);
-    Result<std::unique_ptr<WritableObject>> created = storage_->Create(name, {file_size, false});
-    if (!created.ok()) {
-      met_stray_ = created.error().reason == kFileExists;
-      return tl::unexpected<Error>(std::move(created).error());
-    }
-    file_ = std::move(*created);
-    report_.file_name = name;
-    PayloadOptions payload;
-    payload.threads = options_.threads;
-    payload.progress = [this](std::uint64_t bytes) { return Advance(bytes); };
-    RESHARD_TRY_ASSIGN(PayloadChecksums sums,
-                       WritePayload(*file_, payload_offset, sources, payload));
-    report_.file_size = file_size;
-    report_.payload_offset = payload_offset;
-    report_.block_checksums = std::move(sums.blocks);
-    report_.digest_parts = std::move(sums.digest_parts);
-    RESHARD_TRY(WriteHeader(entries));
-    file_may_stay_ = true;
-    RESHARD_TRY(file_->Finish(file_size));
-    group_.Beat();
-    return storage_->SyncNames();
-  }
-
-  const TensorShard* FindShard(const RankChunk& chunk) const {
-    const Tensor* tensor = TensorOf(chunk.tensor);
-    for (const TensorShard& shard : tensor->shards) {
-      if (Contains(shard.box, chunk.box)) {
-        return &shard;
-      }
-    }
-    return nullptr;
-  }
-
-  /// The leaf of the i-th tensor description (objects lie between them).
-  const Tensor* TensorOf(std::uint32_t index) const {
-    const std::string& key = description_.tensors[index].key;
-    const auto leaf = std::lower_bound(
-        leaves_.begin(), leaves_.end(), key,
-        [](const FlatEntry& entry, const std::string& k) { return entry.key < k; });
-    return leaf->leaf->get_if<Tensor>();
-  }
-
-  /// This file's own catalog entries. Its size does not depend on checksums.
-  Result<Bytes> EncodeFragment(std::uint64_t payload_offset, const WriteReport& report) const {
     CatalogInfo info;
-    info.kind = CatalogKind::kFragment;
     info.unique_id = orders_.unique_id;
     info.attempt = orders_.attempt;
     info.world_size = static_cast<std::uint64_t>(group_.size());
     info.coordinator_rank = static_cast<std::uint64_t>(options_.coordinator_rank);
-    CatalogBuilder builder(info);
-    const auto rank = static_cast<std::uint64_t>(group_.global_rank());
-    std::vector<std::uint64_t> blocks = report.block_checksums;
-    blocks.resize((rank_plan_.payload_bytes + kBlockBytes - 1) / kBlockBytes);
-    builder.AddFile({native::DataFileName(rank, orders_.unique_id, orders_.attempt), rank,
-                     payload_offset + rank_plan_.payload_bytes, payload_offset, 0, 0, true},
-                    blocks);
-    std::vector<std::size_t> order(rank_plan_.chunks.size());
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      order[i] = i;
+    file_ = std::make_unique<DataFileWriter>(
+        *storage_, DataFileContent{leaves_, description_, rank_plan_, info, group_.rank(),
+                                   group_.global_rank()});
+    if (local_.ok() && !rank_plan_.chunks.empty()) {
+      PayloadOptions payload;
+      payload.threads = options_.threads;
+      payload.progress = [this](std::uint64_t bytes) { return Advance(bytes); };
+      local_ = file_->Write(payload);
+      group_.Beat();
     }
-    std::stable_sort(order.begin(), order.end(), [this](std::size_t a, std::size_t b) {
-      return rank_plan_.chunks[a].tensor < rank_plan_.chunks[b].tensor;
-    });
-    for (std::size_t i = 0; i < order.size();) {
-      const std::uint32_t t = rank_plan_.chunks[order[i]].tensor;
-      const TensorDescription& tensor = description_.tensors[t];
-      std::size_t end = i;
-      std::uint64_t part = 0;
-      for (; end < order.size() && rank_plan_.chunks[order[end]].tensor == t; ++end) {
-        part ^= report.digest_parts.empty() ? 0 : report.digest_parts[order[end]];
-      }
-      RESHARD_TRY_ASSIGN(const Path path, DecodeStoredPath(tensor.key, tensor.path));
-      builder.AddTensor(tensor.key, path, tensor.dtype, tensor.shape, part);
-      for (; i < end; ++i) {
-        const RankChunk& chunk = rank_plan_.chunks[order[i]];
-        builder.AddChunk(chunk.box, 0, payload_offset + chunk.payload_offset);
-      }
+    if (!local_.ok()) {
+      file_->Discard();
     }
-    for (const ObjectDescription& object : description_.objects) {
-      RESHARD_TRY_ASSIGN(const Path path, DecodeStoredPath(object.key, object.path));
-      builder.AddObject(object.key, path, object.per_rank ? group_.rank() : -1, object.value);
-    }
-    RESHARD_TRY_ASSIGN(const Catalog fragment, std::move(builder).Build());
-    return native::EncodeCatalog(fragment);
-  }
-
-  Status WriteHeader(const std::vector<native::HeaderEntry>& entries) {
-    RESHARD_TRY_ASSIGN(const Bytes fragment, EncodeFragment(report_.payload_offset, report_));
-    native::Head head;
-    head.unique_id = orders_.unique_id;
-    head.attempt = orders_.attempt;
-    head.rank = static_cast<std::uint64_t>(group_.global_rank());
-    head.file_size = report_.file_size;
-    head.payload_offset = report_.payload_offset;
-    const Bytes header = native::EncodeHeader(entries, head, fragment);
-    report_.head_checksum = Crc64(ByteSpan(header).first(native::kHeadBytes));
-    RESHARD_TRY_ASSIGN(const StagingBuffer aligned, StagingBuffer::Allocate(header.size()));
-    std::copy(header.begin(), header.end(), aligned.data());
-    return file_->WriteAt(0, aligned.span());
   }
 
   /// Progress of the payload: the callback, and a sign of life to the others.
@@ -521,8 +410,8 @@ class SaveSession {
   /// another attempt, since a stray file was in the way.
   Result<bool> ReportAndCommit() {
     Bytes report = PackStatus(local_);
-    report.push_back(std::byte{met_stray_});
-    const Bytes written = EncodeWriteReport(report_);
+    report.push_back(std::byte{file_->met_stray()});
+    const Bytes written = EncodeWriteReport(file_->report());
     report.insert(report.end(), written.begin(), written.end());
     Result<std::vector<Bytes>> all = group_.Gather(report, root_, Wait::kData);
     if (!all.ok()) {
@@ -558,7 +447,7 @@ class SaveSession {
       RESHARD_TRY(std::move(told));
       return again;
     }
-    file_.reset();
+    file_->Keep();
     if (!shared_with_root_) {
       RemoveReplacedRecord();
       RemoveStale(stale);
@@ -759,22 +648,12 @@ class SaveSession {
                                  orders_.unique_id, error.message, state));
   }
 
-  /// A failed Finish may have taken effect. The name goes before the object does: afterwards it
-  /// could be another writer's.
-  void DiscardFile() {
-    if (file_may_stay_) {
-      static_cast<void>(storage_->Remove(report_.file_name).ok());
-      file_may_stay_ = false;
-    }
-    file_.reset();
-  }
-
   /// Removes what this save created, before anything was published.
   void DiscardAll() {
     if (published_) {
       return;
     }
-    DiscardFile();
+    file_->Discard();
     if (claim_may_stay_) {
       static_cast<void>(
           storage_->Remove(native::TempCatalogName(orders_.unique_id, orders_.attempt)).ok());
@@ -788,8 +667,8 @@ class SaveSession {
     result.unique_id = orders_.unique_id;
     result.attempt = orders_.attempt;
     result.bytes_total = orders_.bytes_total;
-    result.bytes_written = report_.file_size;
-    result.file_name = report_.file_name;
+    result.bytes_written = file_->report().file_size;
+    result.file_name = file_->report().file_name;
     return result;
   }
 
@@ -807,10 +686,7 @@ class SaveSession {
   bool use_cache_ = false;
   Orders orders_;
   RankPlan rank_plan_;
-  WriteReport report_;
-  std::unique_ptr<WritableObject> file_;
-  bool file_may_stay_ = false;  // Finish was called
-  bool met_stray_ = false;      // another file has the name of ours
+  std::unique_ptr<DataFileWriter> file_;  // this attempt's
   Mutex progress_mutex_;
   Progress progress_;
   std::optional<std::uint64_t> replaced_attempt_;  // of the commit record here when we began
