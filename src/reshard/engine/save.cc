@@ -224,9 +224,10 @@ class SaveSession {
     }
     const std::optional<std::uint64_t> newest = view_.newest();
     if (!options_.unique_id && newest == std::numeric_limits<std::uint64_t>::max()) {
-      return MakeError(ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
-                       fmt::format("{} holds snapshot {}, the largest id there is; pass a unique_id",
-                                   storage_->description(), *newest));
+      return MakeError(
+          ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
+          fmt::format("{} holds snapshot {}, the largest id there is; pass a unique_id",
+                      storage_->description(), *newest));
     }
     orders_.unique_id = options_.unique_id.value_or(newest ? *newest + 1 : 0);
     const auto known = view_.ids.find(orders_.unique_id);
