@@ -22,7 +22,7 @@ using CommandTable = std::vector<BoundCommand>;
 std::string ProgramHelp(const CommandTable& commands);
 
 /// `reshard COMMAND --help`.
-std::string CommandHelp(const BoundCommand& command);
+std::string CommandHelp(const BoundCommand& bound);
 
 /// "usage: reshard ls [OPTIONS] PATH [PATTERN...]".
 std::string UsageLine(const BoundCommand& command);
@@ -31,7 +31,7 @@ std::string UsageLine(const BoundCommand& command);
 std::string ProgramManPage(const CommandTable& commands);
 
 /// reshard-COMMAND.1.
-std::string CommandManPage(const BoundCommand& command);
+std::string CommandManPage(const BoundCommand& bound);
 
 /// A script for bash.
 std::string BashCompletion(const CommandTable& commands);

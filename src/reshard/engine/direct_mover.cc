@@ -32,9 +32,9 @@ class DirectMover {
     RESHARD_TRY_ASSIGN(pieces_, FindPieces(context_.catalog, wanted_));
     std::vector<Verification> how;
     for (const BoxTarget& target : targets_) {
-      how.push_back(target.digest_part != nullptr  ? Verification::kDigest
-                    : context_.reader.verifies() ? Verification::kBlocks
-                                                 : Verification::kNone);
+      how.push_back(target.digest_part != nullptr ? Verification::kDigest
+                    : context_.reader.verifies()  ? Verification::kBlocks
+                                                  : Verification::kNone);
     }
     plan_ = PlanReads(context_.catalog, pieces_, how);
     RESHARD_TRY(OpenFiles());

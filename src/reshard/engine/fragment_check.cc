@@ -74,12 +74,12 @@ std::vector<std::vector<PlacedChunk>> ChunksByFile(const Catalog& catalog) {
 Status CheckFragment(const Catalog& catalog, std::uint32_t file,
                      const std::vector<PlacedChunk>& chunks, ByteSpan header) {
   const FileEntry& entry = catalog.files()[file];
-  const auto named = [&entry](Error error) {
+  const auto named = [&entry](const Error& error) {
     return tl::unexpected<Error>(error.WithContext(entry.name));
   };
   Result<native::Head> head = native::DecodeHead(header);
   if (!head.ok()) {
-    return named(std::move(head).error());
+    return named(head.error());
   }
   RESHARD_TRY(CheckHead(*head, catalog.info(), entry));
   const Result<Catalog> fragment = native::DecodeFragment(header);

@@ -25,7 +25,8 @@ enum class Transfer {
   kExchange,  ///< Every byte is read once, by one rank that sees it, and sent on.
 };
 
-/// Choices of Load; all ranks must pass the same, `rename`, `progress` and `threads` apart.
+/// Choices of Load; all ranks must pass the same (else OPTIONS_MISMATCH), `rename`, `progress` and
+/// `threads` apart.
 struct LoadOptions {
   /// Which snapshot; without it the newest committed one.
   std::optional<std::uint64_t> unique_id;

@@ -90,7 +90,8 @@ Status CallGuarded(std::string_view what, const std::function<Status()>& callbac
   try {
     return callback();
   } catch (const std::exception& e) {
-    return MakeError(ErrorCode::kCancelled, "CALLBACK", fmt::format("{} threw: {}", what, e.what()));
+    return MakeError(ErrorCode::kCancelled, "CALLBACK",
+                     fmt::format("{} threw: {}", what, e.what()));
   } catch (...) {
     return MakeError(ErrorCode::kCancelled, "CALLBACK",
                      fmt::format("{} threw something that is no std::exception", what));

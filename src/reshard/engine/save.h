@@ -37,7 +37,8 @@ class SavePlanCache {
   std::unique_ptr<Entry> entry_;
 };
 
-/// Choices of Save; all ranks must pass the same, `progress` and `threads` apart.
+/// Choices of Save; all ranks must pass the same unique_id, coordinator_rank and overwrite. Of the
+/// rest the coordinator's `plan` and `plan_cache` count.
 struct SaveOptions {
   /// The version number of the snapshot; without it the next free one (1 + the largest committed).
   std::optional<std::uint64_t> unique_id;
@@ -69,7 +70,8 @@ struct SaveResult {
 ///
 /// `storage`  each rank's own object; the same directory, or node-local ones.
 /// Memory: threads x 8 MiB of buffers on each rank; the plan of all ranks on the coordinator.
-/// Errors: kInvalidArgument (the state dict, the options, ranks that disagree), kAlreadyExists
+/// Errors: kInvalidArgument (the state dict, ranks that disagree: OPTIONS_MISMATCH,
+///         BAD_COORDINATOR and those of PlanSave), kAlreadyExists
 ///         SNAPSHOT_EXISTS (committed id without overwrite) and LOST_RACE, kIo and what Storage
 ///         returns, kCancelled (callback), kPeerFailed, kIndeterminate COMMIT_UNKNOWN: it may or
 ///         may not be committed; read the directory to find out.
