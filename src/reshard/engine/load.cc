@@ -239,12 +239,15 @@ class LoadSession {
     file_fault_ = OkStatus();
     RESHARD_TRY_ASSIGN(const std::vector<Bytes> votes, group_.Gather(EncodeLoadVote(vote), root_));
     Bytes message;
+    LoadJudge judge(*catalog_, group_, options_, all_shared_);
     if (is_root()) {
-      LoadJudge judge(*catalog_, group_, options_, all_shared_);
       message = judge.Judge(votes, may_read_again);
     }
     RESHARD_TRY_ASSIGN(const Bytes told, group_.Broadcast(message, root_));
     RESHARD_TRY_ASSIGN(decision_, DecodeLoadDecision(told));
+    if (is_root()) {
+      decision_.all_requests = judge.TakeRequests();
+    }
     if (decision_.exchange && !decision_.read_again) {
       return ShareVisibility(may_read_again);
     }

@@ -163,9 +163,11 @@ Bytes LoadJudge::Judge(const std::vector<Bytes>& votes, bool may_read_again) {
   for (const std::string& key : decision->unexpected) {
     AppendCounted(out, AsBytes(key));
   }
-  AppendLittle(out, static_cast<std::uint32_t>(decision->all_requests.size()));
-  for (const Bytes& requests : decision->all_requests) {
-    AppendCounted(out, requests);
+  requests_ = decision->all_requests;
+  const std::size_t ranks = decision->exchange ? requests_.size() : 0;
+  AppendLittle(out, static_cast<std::uint32_t>(ranks));
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    AppendCounted(out, requests_[rank]);
   }
   return out;
 }

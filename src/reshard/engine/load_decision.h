@@ -49,7 +49,7 @@ struct LoadDecision {
   std::vector<bool> by_digest;       ///< Per tensor: verified by digest.
   std::vector<std::uint32_t> files;  ///< Needed by some rank.
   std::vector<std::string> unexpected;
-  std::vector<Bytes> all_requests;  ///< Per rank.
+  std::vector<Bytes> all_requests;  ///< Per rank; in an exchange, and on the coordinator.
 };
 
 /// Errors: the agreed failure of the load; kInternal BAD_MESSAGE.
@@ -65,6 +65,9 @@ class LoadJudge {
   /// The message for all ranks, from all ranks' votes.
   Bytes Judge(const std::vector<Bytes>& votes, bool may_read_again);
 
+  /// The requests of all ranks, after Judge: only an exchange tells them to everybody.
+  std::vector<Bytes> TakeRequests() { return std::move(requests_); }
+
  private:
   Result<LoadDecision> Decide(const std::vector<Bytes>& votes, bool may_read_again);
   void ChooseDigests(const std::vector<std::vector<LoadRequest>>& requests,
@@ -76,6 +79,7 @@ class LoadJudge {
   const ProcessGroup& group_;
   const LoadOptions& options_;
   bool all_shared_;
+  std::vector<Bytes> requests_;
 };
 
 }  // namespace reshard
