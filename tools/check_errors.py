@@ -53,6 +53,7 @@ def problems(root: pathlib.Path):
 
 
 if __name__ == "__main__":
-    found = list(problems(pathlib.Path(sys.argv[1])))
+    root = sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent
+    found = list(problems(pathlib.Path(root)))
     print("\n".join(found) or "errors ok")
     sys.exit(bool(found))
