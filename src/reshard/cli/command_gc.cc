@@ -75,7 +75,7 @@ std::string ToText(const GcCommandOptions& options, const GcPlan& plan) {
 class GcCommand final : public Command {
  public:
   const CommandText& text() const override {
-    static const CommandText kText = {
+    static const CommandText command_text = {
         "gc",
         "remove old snapshots and what dead saves left behind",
         {"Keeps the N newest complete snapshots in DIR and below it (in the order of `reshard "
@@ -93,7 +93,7 @@ class GcCommand final : public Command {
         "never",
         "something could not be found out (then nothing is removed) or not be removed, or wrong "
         "usage"};
-    return kText;
+    return command_text;
   }
 
   void AddOptions(CLI::App& app) override {

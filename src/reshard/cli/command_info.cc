@@ -119,7 +119,7 @@ std::string ToText(const std::string& path, const Summary& s) {
 class InfoCommand final : public Command {
  public:
   const CommandText& text() const override {
-    static const CommandText kText = {
+    static const CommandText command_text = {
         "info",
         "say what a checkpoint is",
         {"Prints the format, the snapshots, who saved it, how many tensors of which dtypes it "
@@ -134,7 +134,7 @@ class InfoCommand final : public Command {
         "the snapshot is complete",
         "there is no snapshot, or a part of it is missing or damaged",
         "could not find out, or wrong usage"};
-    return kText;
+    return command_text;
   }
 
   void AddOptions(CLI::App& app) override {

@@ -39,7 +39,7 @@ Json ToJson(const Latest& latest) {
 class LatestCommand final : public Command {
  public:
   const CommandText& text() const override {
-    static const CommandText kText = {
+    static const CommandText command_text = {
         "latest",
         "print the newest complete checkpoint in a directory or below it",
         {"Prints one line: the path of the newest complete checkpoint in DIR or below it, as every "
@@ -58,7 +58,7 @@ class LatestCommand final : public Command {
         "printed",
         "there is no complete checkpoint",
         "could not find out (an I/O error, no such directory), or wrong usage"};
-    return kText;
+    return command_text;
   }
 
   void AddOptions(CLI::App& app) override {

@@ -149,7 +149,7 @@ std::string ObjectsToText(const std::vector<ObjectRow>& objects, std::size_t col
 class LsCommand final : public Command {
  public:
   const CommandText& text() const override {
-    static const CommandText kText = {
+    static const CommandText command_text = {
         "ls",
         "list the tensors and objects of a checkpoint",
         {"Lists every tensor with its dtype, shape, size, number of stored chunks and digest, then "
@@ -166,7 +166,7 @@ class LsCommand final : public Command {
         "something was listed, or no pattern was given",
         "there is no such snapshot, its catalog is damaged, or nothing matches the patterns",
         "could not find out, or wrong usage"};
-    return kText;
+    return command_text;
   }
 
   void AddOptions(CLI::App& app) override {

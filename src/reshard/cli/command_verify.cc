@@ -82,7 +82,7 @@ std::string ToText(const std::string& path, const SnapshotVerdict& verdict) {
 class VerifyCommand final : public Command {
  public:
   const CommandText& text() const override {
-    static const CommandText kText = {
+    static const CommandText command_text = {
         "verify",
         "read a checkpoint whole and list everything that is wrong with it",
         {"Checks the catalog, that the chunks cover each tensor exactly once, that every data file "
@@ -98,7 +98,7 @@ class VerifyCommand final : public Command {
         "everything that was checked is whole",
         "something is damaged or missing, or there is no snapshot",
         "something could not be read, or wrong usage"};
-    return kText;
+    return command_text;
   }
 
   void AddOptions(CLI::App& app) override {
