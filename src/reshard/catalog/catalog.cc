@@ -313,6 +313,11 @@ std::uint64_t Catalog::chunk_bytes(TensorId tensor, std::size_t index) const {
   return NumBytes(chunk(tensor, index).box, dtype(tensor));
 }
 
+std::span<const std::uint64_t> Catalog::chunk_boxes(TensorId tensor) const {
+  const TensorId own = columns_.alias_of[tensor];
+  return {columns_.chunk_boxes.data() + box_begin_[own], num_chunks(own) * 2 * columns_.axes[own]};
+}
+
 std::optional<TensorId> Catalog::Find(std::string_view key_text) const {
   std::size_t low = 0;
   std::size_t high = num_tensors();

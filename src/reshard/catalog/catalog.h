@@ -153,6 +153,9 @@ class Catalog {
   Chunk chunk(TensorId tensor, std::size_t index) const;
   std::uint64_t chunk_bytes(TensorId tensor, std::size_t index) const;
 
+  /// The boxes of all chunks of a tensor, one after the other: offsets, then extents.
+  std::span<const std::uint64_t> chunk_boxes(TensorId tensor) const;
+
   /// The tensor of that key, by binary search.
   std::optional<TensorId> Find(std::string_view key) const;
 

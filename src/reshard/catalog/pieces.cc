@@ -28,21 +28,21 @@ Index Permute(const Index& values, std::span<const std::size_t> order) {
   return out;
 }
 
-Piece MakePiece(std::uint32_t want, const Chunk& chunk, DType dtype, const Box& common) {
+Piece MakePiece(std::uint32_t want, const Chunk& chunk, DType dtype, Box common) {
   Piece piece;
   piece.want = want;
   piece.file = chunk.file;
-  piece.box = common;
-  piece.row_major = chunk.order == ChunkOrder::kRowMajor || common.extent.size() < 2;
+  piece.box = std::move(common);
+  piece.row_major = chunk.order == ChunkOrder::kRowMajor || piece.box.extent.size() < 2;
   piece.file_offset = chunk.byte_offset;
-  if (chunk.box == BoxView(common)) {  // the usual case, and a frequent one
-    piece.file_to_dense.run_bytes = NumBytes(common, dtype);
+  if (chunk.box == BoxView(piece.box)) {  // the usual case, and a frequent one
+    piece.file_to_dense.run_bytes = NumBytes(piece.box, dtype);
     return piece;
   }
   const std::uint32_t unit = Info(dtype).unit_bytes;
-  const std::vector<std::size_t> order = FileAxisOrder(common.extent.size(), chunk.order);
+  const std::vector<std::size_t> order = FileAxisOrder(piece.box.extent.size(), chunk.order);
   const Box stored = ToUnits(chunk.box, dtype);
-  const Box units = ToUnits(common, dtype);
+  const Box units = ToUnits(piece.box, dtype);
   const Index stored_extent = Permute(stored.extent, order);
   const Index extent = Permute(units.extent, order);
   const std::vector<std::int64_t> file_strides = DenseStrideBytes(stored_extent, unit);
@@ -78,8 +78,11 @@ class ChunkFinder {
       index_->ForEachMeeting(wanted, visit);
       return;
     }
-    for (std::size_t i = 0; i < catalog_.num_chunks(tensor_); ++i) {
-      if (Overlaps(catalog_.chunk(tensor_, i).box, wanted)) {
+    const std::size_t axes = wanted.axes();
+    const std::uint64_t* box =
+        catalog_.chunk_boxes(tensor_).data();  // a scan of thousands of chunks
+    for (std::size_t i = 0; i < catalog_.num_chunks(tensor_); ++i, box += 2 * axes) {
+      if (Overlaps(BoxView({box, axes}, {box + axes, axes}), wanted)) {
         visit(i);
       }
     }
@@ -151,8 +154,10 @@ Result<std::vector<Piece>> FindPieces(const Catalog& catalog, std::span<const Wa
       const std::size_t first = pieces.size();
       finder.ForEachMeeting(want.box, [&](std::size_t i) {
         const Chunk chunk = catalog.chunk(tensor, i);
-        if (const std::optional<Box> common = Intersect(chunk.box, want.box)) {
-          pieces.push_back(MakePiece(by_tensor[begin], chunk, dtype, *common));
+        if (Contains(want.box, chunk.box)) {
+          pieces.push_back(MakePiece(by_tensor[begin], chunk, dtype, chunk.box.ToBox()));
+        } else if (std::optional<Box> common = Intersect(chunk.box, want.box)) {
+          pieces.push_back(MakePiece(by_tensor[begin], chunk, dtype, std::move(*common)));
         }
       });
       RESHARD_TRY(CheckCovered(catalog, want, std::span(pieces).subspan(first)));

@@ -14,7 +14,7 @@ namespace reshard::cli {
 namespace {
 
 /// Longer values are left out of --json, and shown in part in the table.
-constexpr std::size_t kMostValueBytes = 64 * 1024;
+constexpr std::size_t kMostValueBytes = std::size_t{64} * 1024;
 constexpr std::size_t kValueColumns = 48;
 
 struct LsOptions {

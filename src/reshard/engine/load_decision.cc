@@ -78,14 +78,17 @@ Result<LoadSummary> Summarize(const Catalog& catalog, std::vector<LoadRequest>& 
     request.can_digest = request.can_digest && piece.row_major && !IsSieved(piece);
   }
   out.bytes_by_block = PlanReads(catalog, pieces, how).bytes;
+  out.bytes_by_digest = out.bytes_by_block;
+  if (out.bytes_by_block <= out.bytes_needed + out.bytes_needed / 50) {
+    return out;  // whole blocks cost next to nothing
+  }
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].can_digest) {
       how[i] = Verification::kDigest;
     }
   }
   out.bytes_by_digest = PlanReads(catalog, pieces, how).bytes;
-  out.wants_digest = out.bytes_by_block > out.bytes_needed + out.bytes_needed / 50 &&
-                     out.bytes_by_digest < out.bytes_by_block;
+  out.wants_digest = out.bytes_by_digest < out.bytes_by_block;
   return out;
 }
 
