@@ -47,7 +47,7 @@ struct LoadOptions {
   /// Readers in flight on this rank; 0: as many as the machine has cores, at most 8.
   std::size_t threads = 0;
   /// Bound on buffers: staging for sinks and casts, and the exchange.
-  std::uint64_t memory_bytes = 256 * 1024 * 1024;
+  std::uint64_t memory_bytes = std::uint64_t{256} * 1024 * 1024;
   ProgressCallback progress;
 };
 

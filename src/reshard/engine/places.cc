@@ -10,6 +10,12 @@
 namespace reshard {
 namespace {
 
+/// The name below a path; a path of no characters is the place itself.
+std::string Join(const std::string& path, const std::string& name) {
+  const bool joined = path.empty() || path.ends_with('/');
+  return joined ? fmt::format("{}{}", path, name) : fmt::format("{}/{}", path, name);
+}
+
 /// Deeper trees are no runs; a bound also ends loops that bind mounts make.
 constexpr std::size_t kMaxDepth = 32;
 
@@ -51,9 +57,7 @@ Status Walk(const std::string& path, const std::string& below, std::size_t depth
     if (name.front() == '.' || name == "lost+found") {
       continue;
     }
-    const std::string slash = path.ends_with('/') ? "" : "/";
-    RESHARD_TRY(
-        Walk(path + slash + name, below.empty() ? name : below + "/" + name, depth + 1, out));
+    RESHARD_TRY(Walk(Join(path, name), Join(below, name), depth + 1, out));
   }
   return OkStatus();
 }
@@ -110,9 +114,7 @@ Result<Places> FindPlaces(const std::string& root) {
             [](const std::string& a, const std::string& b) { return ComparePaths(a, b) < 0; });
   Places places;
   for (const std::string& name : below) {
-    places.paths.push_back(name.empty()          ? clean
-                           : clean.back() == '/' ? clean + name
-                                                 : clean + "/" + name);
+    places.paths.push_back(name.empty() ? clean : Join(clean, name));
   }
   places.open = [](const std::string& path) { return OpenPosixStorage(path); };
   places.remove_if_empty = [clean](const std::string& path) {

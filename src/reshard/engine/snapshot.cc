@@ -21,7 +21,7 @@ bool IsForeign(std::string_view name) {
          name == "model.safetensors.index.json" || name == "model.safetensors";
 }
 
-tl::unexpected<Error> Named(Error error, std::string_view name) {
+tl::unexpected<Error> Named(const Error& error, std::string_view name) {
   return tl::unexpected<Error>(error.WithContext(name));
 }
 
@@ -116,7 +116,7 @@ Result<Bytes> ReadWhole(Storage& storage, std::string_view name) {
 Result<Catalog> DecodeSnapshotCatalog(ByteSpan bytes, std::string_view name) {
   Result<Catalog> catalog = native::DecodeCatalog(bytes);
   if (!catalog.ok()) {
-    return Named(std::move(catalog).error(), name);
+    return Named(catalog.error(), name);
   }
   const bool native_name =
       std::all_of(catalog->files().begin(), catalog->files().end(), [&](const FileEntry& file) {
