@@ -90,7 +90,7 @@ class ExchangeMover {
     for (std::size_t r = 0; r < rounds; ++r) {
       FinishReading(*now);
       std::unique_ptr<Round> next = r + 1 < rounds ? Read(r + 1) : nullptr;
-      const Status moved = SendAndPlace(r, *now, received);
+      Status moved = SendAndPlace(r, *now, received);
       if (!moved.ok()) {
         if (next != nullptr) {
           FinishReading(*next);
