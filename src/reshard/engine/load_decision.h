@@ -69,7 +69,7 @@ class LoadJudge {
   std::vector<Bytes> TakeRequests() { return std::move(requests_); }
 
  private:
-  Result<LoadDecision> Decide(const std::vector<Bytes>& votes, bool may_read_again);
+  Result<LoadDecision> Decide(const std::vector<Bytes>& bytes, bool may_read_again);
   void ChooseDigests(const std::vector<std::vector<LoadRequest>>& requests,
                      LoadDecision& decision) const;
   bool ReadsTooOften(const std::vector<LoadVote>& votes,
