@@ -116,6 +116,7 @@ Result<std::uint64_t> BroadcastNumber(ProcessGroup& group, std::uint64_t number,
 
 std::vector<int> GlobalRanks(const ProcessGroup& group) {
   std::vector<int> ranks;
+  ranks.reserve(static_cast<std::size_t>(group.size()));
   for (int rank = 0; rank < group.size(); ++rank) {
     ranks.push_back(group.global_rank(rank));
   }
