@@ -171,12 +171,16 @@ class LargeGridTest : public ::testing::Test {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
+  // Far from what n log n takes, also under a sanitizer on a busy machine, and from n * n: 10^10
+  // pairs.
+  static constexpr double kBoundSeconds = 15;
+
   std::vector<Box> boxes_;
 };
 
-TEST_F(LargeGridTest, ChecksFaultsAndQueriesAreFast) {
+TEST_F(LargeGridTest, ChecksFaultsAndQueriesAreNotQuadratic) {
   const Shape shape = {kRows * 16, kColumns * 8};
-  EXPECT_LT(Seconds([&] { EXPECT_TRUE(Tiles(shape, boxes_)); }), 1.0);
+  EXPECT_LT(Seconds([&] { EXPECT_TRUE(Tiles(shape, boxes_)); }), kBoundSeconds);
   std::size_t meetings = 0;
   EXPECT_LT(
       Seconds([&] {
@@ -185,14 +189,14 @@ TEST_F(LargeGridTest, ChecksFaultsAndQueriesAreFast) {
           index.ForEachMeeting(Box{{r * 16 + 8, 0}, {16, 8}}, [&](std::size_t) { ++meetings; });
         }
       }),
-      1.0);
+      kBoundSeconds);
   EXPECT_EQ(meetings, 2 * kRows - 1);
   boxes_[50'000].offset[1] -= 1;
   EXPECT_LT(Seconds([&] {
               EXPECT_FALSE(Tiles(shape, boxes_));
               EXPECT_TRUE(Fault(boxes_).overlap);
             }),
-            1.0);
+            kBoundSeconds);
 }
 
 }  // namespace
