@@ -19,7 +19,5 @@ for program in "$build"/bench/bench_*; do
   "$program" ${kernel_options[@]+"${kernel_options[@]}"}
 done
 
-if [ -x "$build/bench/reshard_bench" ]; then
-  echo "== reshard_bench"
-  "$build/bench/reshard_bench" "${reshard_options[@]}"
-fi
+echo "== reshard_bench"
+"$build/bench/reshard_bench" "${reshard_options[@]}"
