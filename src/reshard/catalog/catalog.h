@@ -40,14 +40,24 @@ enum class ChunkOrder : std::uint8_t {
   kColumnMajor = 1,
 };
 
+/// How the bytes of a file become those that chunks point into. Numbers are stored.
+enum class FileEncoding : std::uint8_t {
+  kRaw = 0,  ///< Chunks point into the file itself.
+  /// A pickle that holds arrays as text (protocol 2, `_codecs.encode(text, 'latin1')`): chunks
+  /// point into its decoded arrays, one after the other in the file's order.
+  kPickleText = 1,
+};
+
 /// Facts about the whole checkpoint.
 struct CatalogInfo {
   CatalogKind kind = CatalogKind::kSnapshot;
   std::string format = "native";  ///< "native", "paddle", "torch", "safetensors".
   std::uint64_t unique_id = 0;
   std::uint64_t attempt = 0;
-  std::uint64_t world_size = 1;        ///< Ranks of the group that saved.
-  std::uint64_t coordinator_rank = 0;  ///< Global rank that wrote the catalog.
+  std::uint64_t world_size = 1;         ///< Ranks of the group that saved.
+  std::uint64_t coordinator_rank = 0;   ///< Global rank that wrote the catalog.
+  std::uint64_t metadata_size = 0;      ///< kIndex only: of the foreign metadata file...
+  std::uint64_t metadata_checksum = 0;  ///< ...and its CRC-64, when it was indexed.
   bool operator==(const CatalogInfo&) const = default;
 };
 
@@ -55,11 +65,12 @@ struct CatalogInfo {
 struct FileEntry {
   std::string name;
   std::uint64_t rank = 0;            ///< Global rank that wrote it.
-  std::uint64_t size = 0;            ///< Exact bytes.
+  std::uint64_t size = 0;            ///< Exact bytes (decoded, where it is encoded).
   std::uint64_t payload_offset = 0;  ///< Where blocks begin to count.
   std::uint64_t head_checksum = 0;   ///< CRC-64 of the first min(size, 4096) bytes; native only.
   std::int64_t mtime_ns = 0;         ///< Index only: when it was indexed.
   bool has_blocks = true;            ///< Whether block checksums are known.
+  FileEncoding encoding = FileEncoding::kRaw;
 
   /// Number of checksum blocks of the payload.
   std::uint64_t num_blocks() const;

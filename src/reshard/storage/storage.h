@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reshard/base/byte_source.h"
 #include "reshard/base/bytes.h"
 #include "reshard/base/result.h"
 
@@ -33,20 +34,12 @@ struct ObjectInfo {
   bool regular = true;        ///< False for anything that is not a plain file.
 };
 
-/// A finished object, open for reading.
-class ReadableObject {
+/// A finished object, open for reading. Its size() is the one when it was opened; ReadAt loops over
+/// short reads and EINTR, and its FILE_TRUNCATED names file, expected and actual size.
+class ReadableObject : public ByteSource {
  public:
-  virtual ~ReadableObject() = default;
-
   virtual const std::string& name() const = 0;
-
-  /// Size when it was opened.
-  virtual std::uint64_t size() const = 0;
   virtual std::int64_t mtime_ns() const = 0;
-
-  /// Fills `out` from `offset`. Short reads and EINTR are looped. Errors: kIo READ; kCorruption
-  /// FILE_TRUNCATED when the object ends before (names file, expected and actual size).
-  virtual Status ReadAt(std::uint64_t offset, MutableByteSpan out) = 0;
 
   /// Like ReadAt but by direct I/O where the store can (no page cache). `out` should be aligned to
   /// kDirectAlignment in address, size and offset; otherwise it falls back. Never required.

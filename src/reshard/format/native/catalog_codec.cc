@@ -42,7 +42,11 @@ enum SectionId : std::uint32_t {
 };
 
 constexpr std::size_t kInfoNumbers = 4;
+constexpr std::size_t kIndexNumbers = 6;  // of an index: the foreign metadata too
 constexpr std::size_t kFileNumbers = 6;
+constexpr std::uint64_t kHasBlocksFlag = 1;
+constexpr std::uint32_t kEncodingShift = 8;
+constexpr auto kLastEncoding = static_cast<std::uint64_t>(FileEncoding::kPickleText);
 
 /// The columns that are stored as they are. `Visit(id, column)` for each, by increasing id from 5.
 template <typename Columns, typename Visit>
@@ -78,6 +82,10 @@ Bytes EncodeInfo(const CatalogInfo& info) {
   AppendLittle(out, info.attempt);
   AppendLittle(out, info.world_size);
   AppendLittle(out, info.coordinator_rank);
+  if (info.kind == CatalogKind::kIndex) {
+    AppendLittle(out, info.metadata_size);
+    AppendLittle(out, info.metadata_checksum);
+  }
   const ByteSpan format = AsBytes(info.format);
   out.insert(out.end(), format.begin(), format.end());
   return out;
@@ -89,6 +97,11 @@ struct FileColumns {
   std::vector<std::uint64_t> fields;
 };
 
+std::uint64_t FileFlags(const FileEntry& file) {
+  return (file.has_blocks ? kHasBlocksFlag : 0) | static_cast<std::uint64_t>(file.encoding)
+                                                      << kEncodingShift;
+}
+
 FileColumns SplitFiles(const std::vector<FileEntry>& files) {
   FileColumns out;
   for (const FileEntry& file : files) {
@@ -96,7 +109,7 @@ FileColumns SplitFiles(const std::vector<FileEntry>& files) {
     out.ends.push_back(out.names.size());
     out.fields.insert(out.fields.end(),
                       {file.rank, file.size, file.payload_offset, file.head_checksum,
-                       static_cast<std::uint64_t>(file.mtime_ns), file.has_blocks ? 1U : 0U});
+                       static_cast<std::uint64_t>(file.mtime_ns), FileFlags(file)});
   }
   return out;
 }
@@ -320,7 +333,9 @@ class Decoder {
   Status ReadInfo(CatalogInfo& info) {
     RESHARD_TRY_ASSIGN(const ByteSpan bytes, Take(kInfo));
     const auto kind = LoadLittle<std::uint64_t>(bytes_.data() + 24);
-    if (bytes.size() < kInfoNumbers * 8 || bytes.size() > kInfoNumbers * 8 + 32 || kind < 1 ||
+    const bool index = kind == static_cast<std::uint64_t>(CatalogKind::kIndex);
+    const std::size_t numbers = (index ? kIndexNumbers : kInfoNumbers) * 8;
+    if (bytes.size() < numbers || bytes.size() > numbers + 32 || kind < 1 ||
         kind > static_cast<std::uint64_t>(CatalogKind::kFragment)) {
       return Bad(kCatalogLayout, "the catalog's info section is malformed");
     }
@@ -329,7 +344,11 @@ class Decoder {
     info.attempt = LoadLittle<std::uint64_t>(bytes.data() + 8);
     info.world_size = LoadLittle<std::uint64_t>(bytes.data() + 16);
     info.coordinator_rank = LoadLittle<std::uint64_t>(bytes.data() + 24);
-    info.format = std::string(AsText(bytes.subspan(kInfoNumbers * 8)));
+    if (index) {
+      info.metadata_size = LoadLittle<std::uint64_t>(bytes.data() + 32);
+      info.metadata_checksum = LoadLittle<std::uint64_t>(bytes.data() + 40);
+    }
+    info.format = std::string(AsText(bytes.subspan(numbers)));
     return OkStatus();
   }
 
@@ -346,12 +365,14 @@ class Decoder {
     for (std::size_t i = 0; i < files.ends.size(); ++i) {
       const std::uint64_t begin = i == 0 ? 0 : files.ends[i - 1];
       const std::uint64_t* field = files.fields.data() + i * kFileNumbers;
-      if (field[5] > 1) {
+      const std::uint64_t encoding = field[5] >> kEncodingShift;
+      if (encoding > kLastEncoding || (field[5] & 0xff) > kHasBlocksFlag) {
         return Bad(kCatalogLayout, "the catalog's file table is malformed");
       }
       columns.files.push_back({files.names.substr(begin, files.ends[i] - begin), field[0], field[1],
                                field[2], field[3], static_cast<std::int64_t>(field[4]),
-                               field[5] == 1});
+                               (field[5] & kHasBlocksFlag) != 0,
+                               static_cast<FileEncoding>(encoding)});
     }
     return OkStatus();
   }
