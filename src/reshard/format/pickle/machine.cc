@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <optional>
 #include <unordered_map>
@@ -75,6 +76,8 @@ class Machine {
   Status StepContainer(std::uint8_t opcode);
   Status StepOther(std::uint8_t opcode);
   Status Opcode();
+  void Quick();
+  const std::byte* QuickStep(const std::byte* p, std::uint64_t left);
   Status CheckBudget() const;
   Status Finish();
 
@@ -538,6 +541,73 @@ Status Machine::Step(std::uint8_t opcode) {
   }
 }
 
+/// Does the opcode at `p` when it is one of those that most of a pickle consists of, lies whole in
+/// the `left` bytes and is right; returns what follows, else `p`.
+const std::byte* Machine::QuickStep(const std::byte* p, std::uint64_t left) {
+  const auto opcode = std::to_integer<std::uint8_t>(*p);
+  switch (opcode) {
+    case op::kGet1:
+    case op::kGet4: {
+      const std::uint64_t size = opcode == op::kGet1 ? 2 : 5;
+      if (left < size) {
+        return p;
+      }
+      const std::optional<NodeId> node = memo_.Get(
+          size == 2 ? std::to_integer<std::uint32_t>(p[1]) : LoadLittle<std::uint32_t>(p + 1));
+      if (!node) {
+        return p;
+      }
+      stack_.push_back(*node);
+      return p + size;
+    }
+    case op::kInt1:
+      if (left < 2) {
+        return p;
+      }
+      stack_.push_back(builder_.Int(std::to_integer<std::int64_t>(p[1]), at_));
+      return p + 2;
+    case op::kMemoize:
+      if (Depth() == 0 || memo_.size() >= kNoNode) {
+        return p;
+      }
+      memo_.Put(static_cast<std::uint32_t>(memo_.size()), stack_.back());
+      return p + 1;
+    case op::kNone:
+      stack_.push_back(builder_.None(at_));
+      return p + 1;
+    case op::kTrue:
+    case op::kFalse:
+      stack_.push_back(builder_.Bool(opcode == op::kTrue, at_));
+      return p + 1;
+    case op::kMark:
+      marks_.push_back(stack_.size());
+      return p + 1;
+    default:
+      return p;
+  }
+}
+
+/// Runs as many quick opcodes as come. All others, and all errors, are left to Opcode.
+void Machine::Quick() {
+  const ByteSpan ahead = window_.ahead();
+  const std::uint64_t begin = window_.offset();
+  std::uint64_t size = std::min<std::uint64_t>(ahead.size(), window_.remaining());
+  if (frame_end_ != 0) {
+    size = std::min(size, frame_end_ - begin);
+  }
+  const std::byte* p = ahead.data();
+  const std::byte* const end = p + size;
+  while (p != end) {
+    at_ = begin + static_cast<std::uint64_t>(p - ahead.data());
+    const std::byte* next = QuickStep(p, static_cast<std::uint64_t>(end - p));
+    if (next == p) {
+      break;
+    }
+    p = next;
+  }
+  window_.Take(static_cast<std::uint64_t>(p - ahead.data()));
+}
+
 Status Machine::CheckBudget() const {
   const std::uint64_t memory = builder_.memory() + memo_.memory() +
                                stack_.size() * sizeof(NodeId) +
@@ -586,6 +656,7 @@ Status Machine::Finish() {
 Result<Parsed> Machine::Run() {
   RESHARD_TRY(ReadProtocol());
   while (!stopped_) {
+    Quick();
     RESHARD_TRY(Opcode());
   }
   RESHARD_TRY(CheckBudget());
