@@ -175,7 +175,7 @@ struct Choices {
   std::string index_key = "w";
   bool storage = true;
   bool flattened_without_range = false;
-  std::vector<std::int64_t> flattened_range;
+  std::vector<std::int64_t> flattened_range = {};
 };
 
 Bytes Write(const Choices& choices) {
