@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "reshard/base/check.h"
 #include "reshard/catalog/wire.h"
 #include "reshard/codec/crc64.h"
 #include "reshard/format/native/catalog_codec.h"
@@ -15,15 +16,18 @@ DataFileWriter::DataFileWriter(Storage& storage, DataFileContent content)
 
 Status DataFileWriter::Write(const PayloadOptions& options) {
   const auto& tensors = content_.description.tensors;
-  std::vector<ChunkSource> sources;
+  std::vector<PayloadSegment> segments;
   std::vector<native::HeaderEntry> entries;
+  std::uint64_t payload_bytes = 0;
   for (const RankChunk& chunk : content_.plan.chunks) {
     const TensorDescription& tensor = tensors[chunk.tensor];
     const TensorShard* shard = FindShard(chunk);
     if (shard == nullptr) {
       return BadMessage("plan names a box that this rank does not hold");
     }
-    sources.push_back({shard, tensor.shape, chunk.box, chunk.payload_offset});
+    RESHARD_CHECK(chunk.payload_offset == payload_bytes);
+    payload_bytes += NumBytes(chunk.box, tensor.dtype);
+    segments.push_back({tensor.key, shard, tensor.dtype, tensor.shape, chunk.box, {}});
     entries.push_back({tensor.key, tensor.dtype, tensor.shape, chunk.box, chunk.payload_offset});
   }
   RESHARD_TRY_ASSIGN(const Bytes sample, EncodeFragment(0, {}));
@@ -39,7 +43,8 @@ Status DataFileWriter::Write(const PayloadOptions& options) {
   }
   file_ = std::move(*created);
   report_.file_name = name;
-  RESHARD_TRY_ASSIGN(PayloadChecksums sums, WritePayload(*file_, payload_offset, sources, options));
+  RESHARD_TRY_ASSIGN(PayloadChecksums sums,
+                     WritePayload(*file_, payload_offset, segments, options));
   report_.file_size = file_size;
   report_.payload_offset = payload_offset;
   report_.block_checksums = std::move(sums.blocks);
