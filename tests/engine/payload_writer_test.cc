@@ -188,5 +188,15 @@ TEST(PayloadWriterTest, ASourceThatFailsEndsTheSaveEverywhere) {
   }
 }
 
+TEST(PayloadWriterTest, ASourceIsNoTarget) {
+  auto storage = NewMemoryStorage("m");
+  auto group = SingleProcessGroup();
+  const Tensor memory = PatternTensor(DType::kFloat32, {4}, {WholeBox(Shape{4})}, 1);
+  StateDict state;
+  state["w"] = Tensor{DType::kFloat32, {4}, {SourceOf(memory)}};
+  ASSERT_OK(Save(state, *storage, *group, {}));
+  EXPECT_THAT(Load(state, *storage, *group, {}), FailsWith("SOURCE_ON_LOAD"));
+}
+
 }  // namespace
 }  // namespace reshard

@@ -53,6 +53,10 @@ Status CheckTarget(const std::string& key, const Tensor& tensor) {
     if (status.ok()) {
       status = CheckBox(shard.box, tensor.global_shape, tensor.dtype);
     }
+    if (status.ok() && shard.source) {
+      status = MakeError(ErrorCode::kInvalidArgument, "SOURCE_ON_LOAD",
+                         "a shard with a source can only be saved; give it a view or a sink");
+    }
     if (status.ok() && !shard.sink) {
       status = CheckView(shard.view);
     }
