@@ -165,10 +165,13 @@ Result<OpenedPath> OpenCheckpoint(const std::string& text) {
   }
   out.storage = std::move(*storage);
   RESHARD_TRY_ASSIGN(out.list, ListCheckpoints(*out.storage));
+  std::error_code error;
+  const bool is_file = fs::is_regular_file(path, error);
+  if (is_file && (out.list.empty() || out.list.native())) {
+    return tl::unexpected<Error>(NotADirectory(path));
+  }
   if (out.list.empty()) {
-    std::error_code error;
-    return tl::unexpected<Error>(fs::is_regular_file(path, error) ? NotADirectory(path)
-                                                                  : NoSnapshot(path, out.list));
+    return tl::unexpected<Error>(NoSnapshot(path, out.list));
   }
   if (out.argument.unique_id && !out.list.Has(*out.argument.unique_id)) {
     return tl::unexpected<Error>(NoSuchId(path, *out.argument.unique_id, out.list));
