@@ -117,9 +117,7 @@ Result<Catalog> DecodeIndex(Storage& storage, const ForeignRef& ref, ByteSpan by
 
 }  // namespace
 
-std::span<const ForeignFormat* const> ForeignFormats() {
-  return {};
-}
+std::span<const ForeignFormat* const> ForeignFormats() { return {}; }
 
 const ForeignFormat& FormatOf(const ForeignRef& ref) {
   const auto formats = ForeignFormats();
