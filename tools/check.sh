@@ -102,6 +102,11 @@ step_bench() {
     bash bench/run.sh build/release --smoke
 }
 
+if [ "${1:-}" = help ] || [ "${1:-}" = --help ]; then
+  sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+  echo "steps: ${ALL_STEPS[*]}"
+  exit 0
+fi
 steps=("$@")
 [ $# -gt 0 ] || steps=("${ALL_STEPS[@]}")
 failed=0

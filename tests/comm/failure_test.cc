@@ -59,12 +59,28 @@ Status DoDuplicate(ProcessGroup& group) {
   return OkStatus();
 }
 
-class SilentRankTest : public ::testing::TestWithParam<std::tuple<Collective, int>> {};
+/// A collective with a name for the test's own.
+struct NamedCollective {
+  const char* name;
+  Collective run;
+};
 
-INSTANTIATE_TEST_SUITE_P(Collectives, SilentRankTest,
-                         ::testing::Combine(::testing::Values(&DoBarrier, &DoAllGather, &DoAgree,
-                                                              &DoAllToAllV, &DoDuplicate),
-                                            ::testing::Values(0, 3)));
+void PrintTo(const NamedCollective& collective, std::ostream* out) { *out << collective.name; }
+
+class SilentRankTest : public ::testing::TestWithParam<std::tuple<NamedCollective, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Collectives, SilentRankTest,
+    ::testing::Combine(::testing::Values(NamedCollective{"Barrier", &DoBarrier},
+                                         NamedCollective{"AllGather", &DoAllGather},
+                                         NamedCollective{"Agree", &DoAgree},
+                                         NamedCollective{"AllToAllV", &DoAllToAllV},
+                                         NamedCollective{"Duplicate", &DoDuplicate}),
+                       ::testing::Values(0, 3)),
+    [](const ::testing::TestParamInfo<std::tuple<NamedCollective, int>>& param) {
+      return std::string(std::get<0>(param.param).name) + "Rank" +
+             std::to_string(std::get<1>(param.param));
+    });
 
 TEST_P(SilentRankTest, IsNamedByAllOthersInTime) {
   const auto [collective, silent] = GetParam();
@@ -72,8 +88,8 @@ TEST_P(SilentRankTest, IsNamedByAllOthersInTime) {
   const auto start = steady_clock::now();
   EXPECT_EQ(
       OnEveryRank(groups,
-                  [&, collective = collective, silent = silent](ProcessGroup& group, int rank) {
-                    return rank == silent ? std::string() : ExpectNames(collective(group), silent);
+                  [&, run = collective.run, silent = silent](ProcessGroup& group, int rank) {
+                    return rank == silent ? std::string() : ExpectNames(run(group), silent);
                   }),
       "");
   const auto took = steady_clock::now() - start;

@@ -25,6 +25,9 @@ Status CheckShard(std::string_view key, const Tensor& tensor, const TensorShard&
   if (shard.sink) {
     return Invalid("SINK_ON_SAVE", key, "a shard with a sink can only be loaded; give it a view");
   }
+  if (shard.source) {
+    return OkStatus();
+  }
   if (Status status = CheckView(shard.view); !status.ok()) {
     return Invalid(status.error().reason, key, status.error().message);
   }
@@ -53,6 +56,11 @@ Status CheckDisjoint(std::string_view key, const std::vector<Box>& boxes) {
                                ToString(boxes[fault.first]), ToString(boxes[fault.second])));
   }
   return OkStatus();
+}
+
+bool HasSource(const Tensor& tensor) {
+  return std::any_of(tensor.shards.begin(), tensor.shards.end(),
+                     [](const TensorShard& shard) { return shard.source != nullptr; });
 }
 
 /// Where a tensor's elements lie: equal for two keys that share memory.
@@ -102,7 +110,7 @@ Result<StateDescription> Describe(const std::vector<FlatEntry>& leaves) {
     if (const auto* tensor = leaf.leaf->get_if<Tensor>()) {
       RESHARD_TRY_ASSIGN(TensorDescription out, DescribeTensor(leaf, *tensor));
       out.same_as = static_cast<std::uint32_t>(state.tensors.size());
-      if (!out.boxes.empty()) {
+      if (!out.boxes.empty() && !HasSource(*tensor)) {
         out.same_as = places.emplace(MemoryOf(*tensor), out.same_as).first->second;
       }
       state.tensors.push_back(std::move(out));

@@ -33,18 +33,19 @@ using MapKey = std::variant<std::int64_t, std::string>;
 using TensorSink = std::function<Status(std::uint64_t offset, ByteSpan bytes)>;
 
 /// Gives the elements of `box`, which lies in the shard's box and is in the global tensor's
-/// coordinates, dense and row-major into `out`. Called from several threads at once, each element
-/// once. An error (or exception) ends the save on all ranks.
+/// coordinates, dense and row-major into `out`. Called from several threads at once, for each
+/// element once or (at the edge of two buffers) twice. An error (or exception) ends the save on all
+/// ranks.
 using TensorSource = std::function<Status(const Box& box, MutableByteSpan out)>;
 
 /// The part of a tensor that this rank holds (on save) or wants (on load).
 struct TensorShard {
-  Box box;                            ///< Where it lies in the global tensor.
-  TensorView view;                    ///< Its memory; shape == box.extent. Unused with a sink
-                                      ///< or source.
-  TensorSink sink;                    ///< Load only: takes the bytes instead of `view`.
-  TensorSource source;                ///< Save only: gives the bytes instead of `view`.
-  std::shared_ptr<const void> owner;  ///< Keeps the memory alive, optional.
+  Box box;                        ///< Where it lies in the global tensor.
+  TensorView view;                ///< Its memory; shape == box.extent. Unused with a sink
+                                  ///< or source.
+  TensorSink sink = nullptr;      ///< Load only: takes the bytes instead of `view`.
+  TensorSource source = nullptr;  ///< Save only: gives the bytes instead of `view`.
+  std::shared_ptr<const void> owner = nullptr;  ///< Keeps the memory alive, optional.
 };
 
 /// A tensor leaf: dtype and global shape, and zero or more shards of it.

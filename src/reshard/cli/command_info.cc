@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 
 #include "reshard/cli/json.h"
@@ -35,6 +36,7 @@ struct Summary {
   std::uint64_t files = 0;
   std::uint64_t file_bytes = 0;
   std::uint64_t objects = 0;
+  bool has_checksums = true;
   std::optional<Error> problem;
 };
 
@@ -85,6 +87,7 @@ Json ToJson(const std::string& path, const Summary& s) {
           {"files", s.files},
           {"file_bytes", s.file_bytes},
           {"objects", s.objects},
+          {"checksums", s.has_checksums},
           {"complete", !s.problem.has_value()},
           {"problem", s.problem ? cli::ToJson(*s.problem) : Json(nullptr)}};
 }
@@ -99,8 +102,10 @@ std::string ToText(const std::string& path, const Summary& s) {
   line("snapshot", s.ids.size() == 1
                        ? fmt::format("{}, the only one", s.info.unique_id)
                        : fmt::format("{} of {}", s.info.unique_id, fmt::join(s.ids, ", ")));
-  line("saved by", fmt::format("{}, coordinator rank {}", Count(s.info.world_size, "rank"),
-                               s.info.coordinator_rank));
+  if (s.info.kind == CatalogKind::kSnapshot) {
+    line("saved by", fmt::format("{}, coordinator rank {}", Count(s.info.world_size, "rank"),
+                                 s.info.coordinator_rank));
+  }
   line("tensors",
        fmt::format("{} in {}, {}", s.tensors, Count(s.chunks, "chunk"), HumanBytes(s.bytes)));
   for (const auto& [dtype, total] : s.dtypes) {
@@ -111,8 +116,14 @@ std::string ToText(const std::string& path, const Summary& s) {
   }
   line("files", fmt::format("{}, {}", s.files, HumanBytes(s.file_bytes)));
   line("objects", std::to_string(s.objects));
+  const bool native = s.info.kind == CatalogKind::kSnapshot;
+  if (!native) {
+    line("checksums", s.has_checksums ? "yes, from the index beside it"
+                                      : "none; `reshard index` writes them beside it");
+  }
   line("complete", s.problem ? "no: " + Printable(s.problem->message)
-                             : "yes, every file is there with its size and head");
+                   : native  ? "yes, every file is there with its size and head"
+                             : "yes, every file is there and holds what the metadata names");
   return out;
 }
 
@@ -145,14 +156,11 @@ class InfoCommand final : public Command {
 
   Result<ExitCode> Run(Console& console) override {
     RESHARD_TRY_ASSIGN(const OpenedPath opened, OpenCheckpoint(options_.path));
-    RESHARD_TRY_ASSIGN(const Catalog catalog, ReadCatalog(*opened.storage, opened.unique_id()));
-    Summary summary = Summarize(catalog);
-    for (const auto& [id, names] : opened.view.ids) {
-      if (names.committed) {
-        summary.ids.push_back(id);
-      }
-    }
-    Result<Catalog> complete = OpenComplete(*opened.storage, opened.unique_id());
+    RESHARD_TRY_ASSIGN(const OpenedCheckpoint checkpoint, opened.Read());
+    Summary summary = Summarize(checkpoint.catalog);
+    summary.ids = opened.list.ids;
+    summary.has_checksums = checkpoint.has_checksums;
+    Result<Catalog> complete = CheckComplete(opened);
     if (!complete.ok()) {
       if (!IsIncomplete(complete.error())) {
         return tl::unexpected<Error>(std::move(complete).error());
@@ -169,6 +177,16 @@ class InfoCommand final : public Command {
   }
 
  private:
+  static Result<Catalog> CheckComplete(const OpenedPath& opened) {
+    const std::uint64_t id = opened.unique_id();
+    if (opened.list.native()) {
+      return OpenComplete(*opened.storage, id);
+    }
+    const auto at = std::find_if(opened.list.foreign.begin(), opened.list.foreign.end(),
+                                 [id](const ForeignRef& ref) { return ref.unique_id == id; });
+    return OpenComplete(*opened.storage, *at);
+  }
+
   InfoOptions options_;
 };
 

@@ -179,7 +179,9 @@ class LsCommand final : public Command {
 
   Result<ExitCode> Run(Console& console) override {
     RESHARD_TRY_ASSIGN(const OpenedPath opened, OpenCheckpoint(options_.path));
-    RESHARD_TRY_ASSIGN(const Catalog catalog, ReadCatalog(*opened.storage, opened.unique_id()));
+    RESHARD_TRY_ASSIGN(const OpenedCheckpoint checkpoint, opened.Read());
+    ReportFaults(checkpoint, options_.path, console);
+    const Catalog& catalog = checkpoint.catalog;
     std::vector<TensorId> tensors;
     for (TensorId tensor = 0; tensor < catalog.num_tensors(); ++tensor) {
       if (MatchesAnyKey(options_.patterns, catalog.key(tensor))) {

@@ -38,6 +38,7 @@ Json ToJson(const std::string& path, const VerifyReport& report) {
     }
     snapshots.push_back({{"unique_id", verdict.unique_id},
                          {"whole", verdict.faults.empty()},
+                         {"structure_only", verdict.structure_only},
                          {"tensors", verdict.tensors},
                          {"digests", verdict.digests},
                          {"files", verdict.files},
@@ -66,6 +67,12 @@ std::string ToText(const VerifyFault& fault) {
 
 std::string ToText(const std::string& path, const SnapshotVerdict& verdict) {
   const std::string name = fmt::format("{}@{}", Printable(path), verdict.unique_id);
+  if (verdict.structure_only && verdict.faults.empty()) {
+    return fmt::format(
+        "{}: complete, structure only: {} in {} without checksums; run `reshard "
+        "index {}` to get them\n",
+        name, Count(verdict.tensors, "tensor"), Count(verdict.files, "file"), Printable(path));
+  }
   const std::string what = fmt::format("{} and {} in {}, {}", Count(verdict.tensors, "tensor"),
                                        Count(verdict.blocks, "block"), Count(verdict.files, "file"),
                                        HumanBytes(verdict.bytes));

@@ -1,5 +1,6 @@
 #include "reshard/cli/command.h"
 #include "reshard/cli/command_gc.h"
+#include "reshard/cli/command_index.h"
 #include "reshard/cli/command_info.h"
 #include "reshard/cli/command_latest.h"
 #include "reshard/cli/command_ls.h"
@@ -13,6 +14,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(NewLsCommand());
   commands.push_back(NewVerifyCommand());
   commands.push_back(NewLatestCommand());
+  commands.push_back(NewIndexCommand());
   commands.push_back(NewGcCommand());
   return commands;
 }

@@ -9,6 +9,7 @@
 #include "reshard/cli/text.h"
 #include "reshard/engine/places.h"
 #include "reshard/format/native/names.h"
+#include "reshard/storage/posix_path.h"
 #include "reshard/storage/posix_storage.h"
 
 namespace reshard::cli {
@@ -65,7 +66,7 @@ Error NotADirectory(const std::string& path) {
   return {ErrorCode::kInvalidArgument, "NOT_A_DIRECTORY",
           name ? fmt::format("{}: a file of a checkpoint, not its directory\ndid you mean {}@{}?",
                              Printable(path), Printable(directory), name->unique_id)
-               : fmt::format("{}: not a directory\nname the directory of a checkpoint",
+               : fmt::format("{}: a file that is no checkpoint\nname the directory of a checkpoint",
                              Printable(path))};
 }
 
@@ -81,8 +82,8 @@ std::vector<std::string> CheckpointsBelow(const std::string& path) {
     if (!storage.ok()) {
       continue;
     }
-    const Result<DirectoryView> view = ViewDirectory(**storage);
-    if (view.ok() && view->newest()) {
+    const Result<CheckpointList> list = ListCheckpoints(**storage);
+    if (list.ok() && !list->empty()) {
       found.push_back(Printable(*at));
       if (found.size() == kMostNamed) {
         break;
@@ -92,13 +93,15 @@ std::vector<std::string> CheckpointsBelow(const std::string& path) {
   return found;
 }
 
-Error NoSnapshot(const std::string& path, const DirectoryView& view) {
+Error NoSnapshot(const std::string& path, const CheckpointList& list) {
   const std::string name = Printable(path);
-  if (!view.foreign_name.empty()) {
-    return {ErrorCode::kUnsupported, "FOREIGN_FORMAT",
-            fmt::format("{}: holds '{}', a checkpoint of another format\nthis version reads native "
-                        "checkpoints only",
-                        name, Printable(view.foreign_name))};
+  if (!list.unknown.empty()) {
+    return {
+        ErrorCode::kUnsupported, "FOREIGN_FORMAT",
+        fmt::format("{}: holds '{}', which belongs to no checkpoint that can be read\nthis "
+                    "version reads native and Paddle checkpoints; if it is one of Paddle's, its "
+                    "metadata is missing: the save did not finish",
+                    name, Printable(list.unknown))};
   }
   const std::vector<std::string> below = CheckpointsBelow(path);
   if (!below.empty()) {
@@ -114,16 +117,10 @@ Error NoSnapshot(const std::string& path, const DirectoryView& view) {
                   name)};
 }
 
-Error NoSuchId(const std::string& path, std::uint64_t id, const DirectoryView& view) {
-  std::vector<std::uint64_t> ids;
-  for (const auto& [number, names] : view.ids) {
-    if (names.committed) {
-      ids.push_back(number);
-    }
-  }
+Error NoSuchId(const std::string& path, std::uint64_t id, const CheckpointList& list) {
   return {ErrorCode::kNotFound, "NO_SNAPSHOT",
           fmt::format("{}: no snapshot {} in it\nit holds {}: write {}@{}", Printable(path), id,
-                      fmt::join(ids, ", "), Printable(path), ids.back())};
+                      fmt::join(list.ids, ", "), Printable(path), list.ids.back())};
 }
 
 Error Explain(Error error, const std::string& path) {
@@ -148,9 +145,7 @@ PathArgument ParsePath(const std::string& text) {
   return canonical ? PathArgument{text.substr(0, at), id} : PathArgument{text, std::nullopt};
 }
 
-std::uint64_t OpenedPath::unique_id() const {
-  return argument.unique_id ? *argument.unique_id : view.newest().value_or(0);
-}
+Result<OpenedCheckpoint> OpenedPath::Read() const { return ReadCheckpoint(*storage, unique_id()); }
 
 Status CheckDirectory(const std::string& path) {
   Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path);
@@ -164,20 +159,40 @@ Result<OpenedPath> OpenCheckpoint(const std::string& text) {
   OpenedPath out;
   out.argument = ParsePath(text);
   const std::string& path = out.argument.path;
-  Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path);
+  Result<std::unique_ptr<Storage>> storage = OpenPosixPath(path);
   if (!storage.ok()) {
     return tl::unexpected<Error>(Explain(std::move(storage).error(), path));
   }
   out.storage = std::move(*storage);
-  RESHARD_TRY_ASSIGN(out.view, ViewDirectory(*out.storage));
-  if (!out.view.newest()) {
-    return tl::unexpected<Error>(NoSnapshot(path, out.view));
+  RESHARD_TRY_ASSIGN(out.list, ListCheckpoints(*out.storage));
+  std::error_code error;
+  const bool is_file = fs::is_regular_file(path, error);
+  if (is_file && (out.list.empty() || out.list.native())) {
+    return tl::unexpected<Error>(NotADirectory(path));
   }
-  const std::optional<std::uint64_t> id = out.argument.unique_id;
-  if (id && (out.view.ids.count(*id) == 0 || !out.view.ids.at(*id).committed)) {
-    return tl::unexpected<Error>(NoSuchId(path, *id, out.view));
+  if (out.list.empty()) {
+    return tl::unexpected<Error>(NoSnapshot(path, out.list));
+  }
+  if (out.argument.unique_id && !out.list.Has(*out.argument.unique_id)) {
+    return tl::unexpected<Error>(NoSuchId(path, *out.argument.unique_id, out.list));
   }
   return out;
+}
+
+void ReportFaults(const OpenedCheckpoint& checkpoint, const std::string& path, Console& console) {
+  for (const std::string& note : checkpoint.notes) {
+    console.Message("note: " + Printable(note));
+  }
+  if (checkpoint.faults.empty()) {
+    return;
+  }
+  std::size_t keys = 0;
+  for (const ForeignFault& fault : checkpoint.faults) {
+    keys += fault.keys.size();
+  }
+  console.Message(fmt::format(
+      "warning: {} cannot be read: {}; `reshard verify {}` lists every fault",
+      Count(keys, "tensor"), Printable(checkpoint.faults.front().error.message), Printable(path)));
 }
 
 }  // namespace reshard::cli

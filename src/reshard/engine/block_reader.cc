@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "reshard/codec/crc64.h"
-#include "reshard/engine/snapshot.h"
+#include "reshard/engine/data_file_opener.h"
 
 namespace reshard {
 namespace {
@@ -46,7 +46,7 @@ BlockReader::BlockReader(const Catalog& catalog, Storage& storage, bool verify)
 
 Status BlockReader::Open(std::uint32_t file) {
   if (files_[file] == nullptr) {
-    RESHARD_TRY_ASSIGN(files_[file], OpenDataFile(storage_, catalog_.files()[file]));
+    RESHARD_TRY_ASSIGN(files_[file], OpenDataFile(storage_, catalog_, file));
   }
   return OkStatus();
 }
@@ -175,9 +175,9 @@ Status BlockReader::CheckBlock(std::uint32_t file, ByteRange window, std::uint64
       ErrorCode::kCorruption, "BLOCK_CHECKSUM",
       fmt::format(
           "{}: bytes [{}, {}), which hold a part of tensor '{}', have checksum {:016x}, the "
-          "catalog says {:016x}; the file is damaged: load an older snapshot, or restore it from "
-          "a copy",
-          entry.name, window.offset, window.end(), catalog_.key(tensor), found, expected));
+          "catalog says {:016x}; {}",
+          entry.name, window.offset, window.end(), catalog_.key(tensor), found, expected,
+          DamageAdvice(catalog_)));
   error.value().data_loss = true;
   return error;
 }

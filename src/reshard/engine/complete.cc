@@ -1,19 +1,26 @@
 #include "reshard/engine/complete.h"
 
+#include "reshard/engine/data_file_opener.h"
+#include "reshard/engine/foreign.h"
 #include "reshard/engine/snapshot.h"
 #include "reshard/format/native/names.h"
 
 namespace reshard {
 namespace {
 
-Result<Catalog> OpenOnce(Storage& storage, std::uint64_t unique_id) {
-  RESHARD_TRY_ASSIGN(Catalog catalog, ReadCatalog(storage, unique_id));
+Status CheckComplete(Storage& storage, const Catalog& catalog) {
   for (TensorId tensor = 0; tensor < catalog.num_tensors(); ++tensor) {
     RESHARD_TRY(catalog.CheckCoverage(tensor));
   }
-  for (const FileEntry& file : catalog.files()) {
-    RESHARD_TRY(OpenDataFile(storage, file));
+  for (std::uint32_t file = 0; file < catalog.files().size(); ++file) {
+    RESHARD_TRY(OpenDataFile(storage, catalog, file));
   }
+  return OkStatus();
+}
+
+Result<Catalog> OpenOnce(Storage& storage, std::uint64_t unique_id) {
+  RESHARD_TRY_ASSIGN(Catalog catalog, ReadCatalog(storage, unique_id));
+  RESHARD_TRY(CheckComplete(storage, catalog));
   return catalog;
 }
 
@@ -21,6 +28,15 @@ Result<Catalog> OpenOnce(Storage& storage, std::uint64_t unique_id) {
 
 bool IsIncomplete(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kCorruption;
+}
+
+Result<Catalog> OpenComplete(Storage& storage, const ForeignRef& ref) {
+  RESHARD_TRY_ASSIGN(ForeignCheckpoint opened, OpenForeign(storage, ref));
+  if (!opened.content.faults.empty()) {
+    return tl::unexpected<Error>(FirstFault(opened.content.faults));
+  }
+  RESHARD_TRY(CheckComplete(storage, opened.content.catalog));
+  return std::move(opened.content.catalog);
 }
 
 Result<Catalog> OpenComplete(Storage& storage, std::uint64_t unique_id) {

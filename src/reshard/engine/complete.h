@@ -6,6 +6,7 @@
 
 #include "reshard/base/result.h"
 #include "reshard/catalog/catalog.h"
+#include "reshard/format/foreign.h"
 #include "reshard/storage/storage.h"
 
 namespace reshard {
@@ -16,6 +17,10 @@ namespace reshard {
 /// Errors: for which IsIncomplete is true, the snapshot is not complete; others say that this could
 /// not be found out.
 Result<Catalog> OpenComplete(Storage& storage, std::uint64_t unique_id);
+
+/// The same of a foreign checkpoint: its metadata decodes, its data files are there and hold what
+/// it says, and every tensor is covered exactly once.
+Result<Catalog> OpenComplete(Storage& storage, const ForeignRef& ref);
 
 /// Whether an error says that the stored snapshot is incomplete or damaged (kNotFound,
 /// kCorruption), not that looking at it failed.

@@ -2,35 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "reshard/engine/checkpoint.h"
 #include "reshard/engine/complete.h"
-#include "reshard/engine/snapshot.h"
 
 namespace reshard {
 namespace {
 
-std::vector<std::uint64_t> CommittedNewestFirst(const DirectoryView& view) {
-  std::vector<std::uint64_t> ids;
-  for (const auto& [id, names] : view.ids) {
-    if (names.committed) {
-      ids.push_back(id);
-    }
-  }
-  return {ids.rbegin(), ids.rend()};
-}
-
 Status LookInto(const std::string& path, Storage& storage, Latest& latest) {
-  RESHARD_TRY_ASSIGN(const DirectoryView view, ViewDirectory(storage));
-  const std::vector<std::uint64_t> ids = CommittedNewestFirst(view);
-  if (ids.empty() && !view.foreign_name.empty()) {
+  RESHARD_TRY_ASSIGN(const CheckpointList list, ListCheckpoints(storage));
+  if (!list.unknown.empty()) {
     latest.foreign.push_back(path);
   }
-  for (const std::uint64_t id : ids) {
-    Result<Catalog> catalog = OpenComplete(storage, id);
+  for (std::size_t i = list.ids.size(); i-- > 0;) {
+    const std::uint64_t id = list.ids[i];
+    Result<Catalog> catalog =
+        list.native() ? OpenComplete(storage, id) : OpenComplete(storage, list.foreign[i]);
     if (catalog.ok()) {
       latest.newest = SnapshotRef{path, id};
-      latest.only_one = ids.size() == 1;
+      latest.only_one = list.ids.size() == 1;
       return OkStatus();
     }
     if (!IsIncomplete(catalog.error())) {

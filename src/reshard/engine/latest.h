@@ -33,7 +33,7 @@ struct Latest {
   std::optional<SnapshotRef> newest;     ///< Nothing: there is no complete checkpoint.
   bool only_one = false;                 ///< It is the only snapshot of its directory.
   std::vector<SkippedSnapshot> skipped;  ///< Newer than `newest` but damaged or incomplete.
-  std::vector<std::string> foreign;      ///< Directories that hold another format's checkpoint.
+  std::vector<std::string> foreign;      ///< Directories with a checkpoint that cannot be read.
 };
 
 /// The newest complete snapshot: by the order of the places, then by id, never by time. A snapshot

@@ -19,7 +19,7 @@
 #include "reshard/engine/mover.h"
 #include "reshard/engine/open_catalog.h"
 #include "reshard/engine/staging.h"
-#include "reshard/storage/posix_storage.h"
+#include "reshard/storage/posix_path.h"
 #include "reshard/storage/staging_buffer.h"
 
 namespace reshard {
@@ -52,6 +52,10 @@ Status CheckTarget(const std::string& key, const Tensor& tensor) {
     Status status = CheckShape(tensor.global_shape, tensor.dtype);
     if (status.ok()) {
       status = CheckBox(shard.box, tensor.global_shape, tensor.dtype);
+    }
+    if (status.ok() && shard.source) {
+      status = MakeError(ErrorCode::kInvalidArgument, "SOURCE_ON_LOAD",
+                         "a shard with a source can only be saved; give it a view or a sink");
     }
     if (status.ok() && !shard.sink) {
       status = CheckView(shard.view);
@@ -92,6 +96,7 @@ class LoadSession {
       const bool changed = reads == 0 || !IsSameSave(agreed.catalog, *catalog_);
       catalog_ = std::make_unique<Catalog>(std::move(agreed.catalog));
       all_shared_ = agreed.all_shared;
+      faults_ = std::move(agreed.faults);
       reader_ = std::make_unique<BlockReader>(*catalog_, *storage_, options_.verify);
       RESHARD_TRY(ResolveKeys());
       PlanOwn();
@@ -151,8 +156,24 @@ class LoadSession {
     resolve.world_size = group_.size();
     return group_.Agree(CallGuarded("the rename rule", [&]() -> Status {
       RESHARD_TRY_ASSIGN(resolution_, Resolve(*catalog_, leaves_, resolve));
+      RESHARD_TRY(CheckFaults());
       return options_.strict ? CheckStrict() : OkStatus();
     }));
+  }
+
+  /// A wanted tensor that is stored but cannot be read is damage, strict or not.
+  Status CheckFaults() const {
+    for (const ForeignFault& fault : faults_) {
+      const bool wanted =
+          std::any_of(fault.keys.begin(), fault.keys.end(), [this](const std::string& key) {
+            const auto& missing = resolution_.missing;
+            return std::find(missing.begin(), missing.end(), key) != missing.end();
+          });
+      if (wanted) {
+        return Fail(FirstFault({fault}));
+      }
+    }
+    return OkStatus();
   }
 
   Status CheckStrict() const {
@@ -635,6 +656,7 @@ class LoadSession {
   std::vector<MutableFlatEntry> leaves_;
   std::unique_ptr<Catalog> catalog_;
   bool all_shared_ = true;
+  std::vector<ForeignFault> faults_;
   std::unique_ptr<BlockReader> reader_;
   Resolution resolution_;
   std::vector<LoadRequest> requests_;
@@ -664,7 +686,7 @@ Result<LoadReport> Load(StateDict& state, Storage& storage, ProcessGroup& group,
 
 Result<LoadReport> Load(StateDict& state, const std::string& path, ProcessGroup& group,
                         const LoadOptions& options) {
-  Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path, {});
+  Result<std::unique_ptr<Storage>> storage = OpenPosixPath(path);
   if (!storage.ok()) {
     return LoadSession(state, nullptr, Fail(std::move(storage).error()), group, options).Run();
   }

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <string>
 #include <utility>
 
 #include "reshard/catalog/wire.h"
 #include "reshard/codec/crc64.h"
 #include "reshard/engine/message.h"
+#include "reshard/engine/open_foreign.h"
 #include "reshard/engine/snapshot.h"
+#include "reshard/format/native/catalog_codec.h"
 #include "reshard/format/native/names.h"
 
 namespace reshard {
@@ -19,15 +22,44 @@ struct Candidate {
   bool found = false;
   std::uint64_t unique_id = 0;
   std::uint64_t attempt = 0;
-  std::uint64_t checksum = 0;
-  Bytes bytes;  // not sent
+  std::uint64_t checksum = 0;  // 0: not known
+  bool needs_opening = false;  // foreign, without an index
+  ForeignRef foreign;
+  Bytes bytes;  // of the catalog; not sent
 };
+
+/// A foreign checkpoint, and its index if there is one.
+Result<Candidate> FindForeignCandidate(Storage& storage, std::optional<std::uint64_t> unique_id) {
+  RESHARD_TRY_ASSIGN(const std::vector<ForeignRef> refs, FindForeign(storage));
+  Candidate out;
+  for (const ForeignRef& ref : refs) {
+    if (!unique_id || ref.unique_id == *unique_id) {
+      out.found = true;
+      out.foreign = ref;  // the last one has the largest id
+    }
+  }
+  if (!out.found) {
+    return out;
+  }
+  out.unique_id = out.foreign.unique_id;
+  RESHARD_TRY_ASSIGN(const ForeignIndex index, ReadIndex(storage, out.foreign));
+  out.needs_opening = !index.catalog;
+  if (index.catalog) {
+    out.attempt = index.catalog->info().attempt;
+    out.bytes = native::EncodeCatalog(*index.catalog);
+    out.checksum = Crc64(out.bytes);
+  }
+  return out;
+}
 
 Result<Candidate> FindCandidate(Storage& storage, std::optional<std::uint64_t> unique_id) {
   RESHARD_TRY_ASSIGN(const DirectoryView view, ViewDirectory(storage));
+  if (!view.newest()) {
+    return FindForeignCandidate(storage, unique_id);
+  }
   const std::optional<std::uint64_t> id = unique_id ? unique_id : view.newest();
   Candidate out;
-  if (!id || view.ids.count(*id) == 0 || !view.ids.at(*id).committed) {
+  if (view.ids.count(*id) == 0 || !view.ids.at(*id).committed) {
     return out;
   }
   const std::string name = native::CatalogName(*id);
@@ -58,10 +90,18 @@ class Chooser {
       std::uint8_t shared = 0;
       std::uint8_t found = 0;
       Candidate theirs;
+      std::uint8_t needs_opening = 0;
+      ByteSpan format;
+      ByteSpan metadata_name;
       if (!reader.Read(shared) || !reader.Read(found) || !reader.Read(theirs.unique_id) ||
-          !reader.Read(theirs.attempt) || !reader.Read(theirs.checksum)) {
+          !reader.Read(theirs.attempt) || !reader.Read(theirs.checksum) ||
+          !reader.Read(needs_opening) || !reader.ReadCounted(format) ||
+          !reader.ReadCounted(metadata_name)) {
         return BadMessage("catalog candidate");
       }
+      theirs.needs_opening = needs_opening != 0;
+      theirs.foreign = {std::string(AsText(format)), std::string(AsText(metadata_name)),
+                        theirs.unique_id};
       all_shared_ = all_shared_ && shared != 0;
       if (found != 0) {
         RESHARD_TRY(Consider(rank, theirs));
@@ -81,11 +121,14 @@ class Chooser {
 
   bool all_shared() const { return all_shared_; }
 
+  const Candidate& best() const { return best_; }
+
  private:
   Status Consider(int rank, const Candidate& theirs) {
     const auto order = std::pair(theirs.unique_id, theirs.attempt);
     const auto best = std::pair(best_.unique_id, best_.attempt);
-    if (rank_ >= 0 && order == best && theirs.checksum != best_.checksum) {
+    if (rank_ >= 0 && order == best && theirs.checksum != best_.checksum && theirs.checksum != 0 &&
+        best_.checksum != 0) {
       return MakeError(
           ErrorCode::kCorruption, "CATALOG_CONFLICT",
           fmt::format("ranks {} and {} hold different catalogs of snapshot {}, attempt {}; "
@@ -108,6 +151,12 @@ class Chooser {
   bool all_shared_ = true;
 };
 
+void AppendForeign(Bytes& out, const Candidate& candidate) {
+  out.push_back(std::byte{candidate.needs_opening});
+  AppendCounted(out, AsBytes(candidate.foreign.format));
+  AppendCounted(out, AsBytes(candidate.foreign.metadata_name));
+}
+
 }  // namespace
 
 Result<AgreedCatalog> AgreeOnCatalog(Storage* storage, Status local, ProcessGroup& group, int root,
@@ -129,6 +178,7 @@ Result<AgreedCatalog> AgreeOnCatalog(Storage* storage, Status local, ProcessGrou
   message.push_back(std::byte{shared});
   message.push_back(std::byte{mine.found});
   AppendNumbers(message, std::array{mine.unique_id, mine.attempt, mine.checksum});
+  AppendForeign(message, mine);
   RESHARD_TRY_ASSIGN(const std::vector<Bytes> all, group.Gather(message, root));
   Bytes decision;
   if (is_root) {
@@ -136,19 +186,38 @@ Result<AgreedCatalog> AgreeOnCatalog(Storage* storage, Status local, ProcessGrou
     decision = PackStatus(chooser.Read(all));
     AppendLittle(decision, static_cast<std::uint32_t>(chooser.rank()));
     decision.push_back(std::byte{chooser.all_shared()});
+    AppendLittle(decision, chooser.best().unique_id);
+    AppendForeign(decision, chooser.best());
   }
   RESHARD_TRY_ASSIGN(const Bytes told, group.Broadcast(decision, root));
   WireReader reader(told);
   RESHARD_TRY(UnpackStatus(reader));
   std::uint32_t source = 0;
   std::uint8_t all_shared = 0;
-  if (!reader.Read(source) || !reader.Read(all_shared) ||
-      source >= static_cast<std::uint32_t>(group.size())) {
+  ForeignRef ref;
+  std::uint8_t needs_opening = 0;
+  ByteSpan format;
+  ByteSpan metadata_name;
+  if (!reader.Read(source) || !reader.Read(all_shared) || !reader.Read(ref.unique_id) ||
+      !reader.Read(needs_opening) || !reader.ReadCounted(format) ||
+      !reader.ReadCounted(metadata_name) || source >= static_cast<std::uint32_t>(group.size())) {
     return BadMessage("catalog decision");
   }
+  if (needs_opening != 0) {
+    ref.format = std::string(AsText(format));
+    ref.metadata_name = std::string(AsText(metadata_name));
+    RESHARD_TRY_ASSIGN(
+        TogetherOpened opened,
+        OpenForeignTogether(*storage, group, static_cast<int>(source), ref, all_shared != 0));
+    return AgreedCatalog{std::move(opened.catalog), all_shared != 0, std::move(opened.faults)};
+  }
   RESHARD_TRY_ASSIGN(const Bytes bytes, group.Broadcast(mine.bytes, static_cast<int>(source)));
-  RESHARD_TRY_ASSIGN(Catalog catalog, DecodeSnapshotCatalog(bytes, "the catalog"));
-  return AgreedCatalog{std::move(catalog), all_shared != 0};
+  Result<Catalog> catalog =
+      format.empty() ? DecodeSnapshotCatalog(bytes, "the catalog") : native::DecodeCatalog(bytes);
+  if (!catalog.ok()) {
+    return tl::unexpected<Error>(std::move(catalog).error());
+  }
+  return AgreedCatalog{std::move(*catalog), all_shared != 0, {}};
 }
 
 }  // namespace reshard

@@ -1,57 +1,121 @@
 #include "reshard/engine/payload_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 
-#include "reshard/base/check.h"
 #include "reshard/base/thread_pool.h"
 #include "reshard/catalog/catalog.h"
 #include "reshard/codec/crc64.h"
 #include "reshard/engine/chunk_digest.h"
+#include "reshard/engine/message.h"
 #include "reshard/storage/staging_buffer.h"
+#include "reshard/tensor/mesh.h"
 #include "reshard/tensor/strided.h"
 
 namespace reshard {
 namespace {
 
-/// A chunk ready to be gathered.
-struct PreparedChunk {
-  CopyNest nest;  // memory -> dense
-  const std::byte* base = nullptr;
-  ChunkDigest digest;
+/// A segment ready to be gathered.
+struct Prepared {
+  const PayloadSegment* segment = nullptr;
   std::uint64_t begin = 0;  // in the payload
   std::uint64_t end = 0;
+  CopyNest nest;  // memory -> dense, of a chunk in memory
+  const std::byte* base = nullptr;
+  std::optional<ChunkDigest> digest;  // of a chunk
+  std::size_t part = 0;               // which digest part it adds to
+
+  bool has_source() const { return segment->shard != nullptr && segment->shard->source; }
 };
 
-PreparedChunk Prepare(const ChunkSource& source) {
-  const TensorView& view = source.shard->view;
-  const Box units = ToUnits(source.box, view.dtype);
-  const Box shard = ToUnits(source.shard->box, view.dtype);
+/// From where and how the elements of a chunk in memory are copied.
+void PrepareNest(const PayloadSegment& segment, Prepared& out) {
+  const TensorView& view = segment.shard->view;
+  const Box units = ToUnits(segment.box, view.dtype);
+  const Box shard = ToUnits(segment.shard->box, view.dtype);
   const std::vector<std::int64_t> strides = StrideBytes(view);
   const std::uint32_t unit = Info(view.dtype).unit_bytes;
-  const std::byte* base = view.data;
+  out.base = view.data;
   for (std::size_t a = 0; a < strides.size(); ++a) {
-    base += static_cast<std::int64_t>(units.offset[a] - shard.offset[a]) * strides[a];
+    out.base += static_cast<std::int64_t>(units.offset[a] - shard.offset[a]) * strides[a];
   }
-  const std::uint64_t bytes = NumBytes(source.box, view.dtype);
-  return {MakeCopyNest(units.extent, unit, strides, DenseStrideBytes(units.extent, unit)), base,
-          ChunkDigest(source.box, source.shape, view.dtype), source.payload_offset,
-          source.payload_offset + bytes};
+  out.nest = MakeCopyNest(units.extent, unit, strides, DenseStrideBytes(units.extent, unit));
+}
+
+/// Asks a source for the units [begin, end) of a box's row-major order.
+Status ReadUnits(const PayloadSegment& segment, std::uint64_t begin, std::uint64_t end,
+                 std::byte* out) {
+  const Box units = ToUnits(segment.box, segment.dtype);
+  const DTypeInfo& info = Info(segment.dtype);
+  RESHARD_TRY_ASSIGN(std::vector<Box> boxes, FlattenedRangeToBoxes(units, begin, end));
+  for (Box& box : boxes) {
+    const std::uint64_t bytes = NumElements(box) * info.unit_bytes;
+    if (!box.extent.empty()) {
+      box.offset.back() *= info.unit_elements;
+      box.extent.back() *= info.unit_elements;
+    }
+    Status status = CallGuarded(
+        "the callback", [&] { return segment.shard->source(box, MutableByteSpan(out, bytes)); });
+    if (!status.ok()) {
+      return tl::unexpected<Error>(
+          status.error().WithContext(fmt::format("source of tensor '{}'", segment.key)));
+    }
+    out += bytes;
+  }
+  return OkStatus();
+}
+
+/// Fills `out` with the bytes `window` of a chunk that a source gives. Windows cut elements where a
+/// format aligns nothing.
+Status ReadSource(const PayloadSegment& segment, ByteRange window, std::byte* out) {
+  const std::uint64_t unit = Info(segment.dtype).unit_bytes;
+  std::uint64_t at = window.offset;
+  std::array<std::byte, 16> edge;
+  while (at < window.end()) {
+    const std::uint64_t skip = at % unit;
+    if (skip == 0 && window.end() - at >= unit) {
+      const std::uint64_t last = window.end() / unit;
+      RESHARD_TRY(ReadUnits(segment, at / unit, last, out));
+      out += last * unit - at;
+      at = last * unit;
+      continue;
+    }
+    RESHARD_TRY(ReadUnits(segment, at / unit, at / unit + 1, edge.data()));
+    const std::uint64_t size = std::min(unit - skip, window.end() - at);
+    out = std::copy_n(edge.begin() + skip, size, out);
+    at += size;
+  }
+  return OkStatus();
 }
 
 class PayloadWriter {
  public:
   PayloadWriter(WritableObject& out, std::uint64_t payload_offset,
-                const std::vector<ChunkSource>& chunks, const PayloadOptions& options)
-      : out_(out), payload_offset_(payload_offset), options_(options), parts_(chunks.size()) {
-    chunks_.reserve(chunks.size());
-    for (const ChunkSource& chunk : chunks) {
-      RESHARD_CHECK(chunk.payload_offset == bytes_);
-      chunks_.push_back(Prepare(chunk));
-      bytes_ = chunks_.back().end;
+                const std::vector<PayloadSegment>& segments, const PayloadOptions& options)
+      : out_(out), payload_offset_(payload_offset), options_(options) {
+    segments_.reserve(segments.size());
+    std::size_t chunks = 0;
+    for (const PayloadSegment& segment : segments) {
+      Prepared& prepared = segments_.emplace_back();
+      prepared.segment = &segment;
+      prepared.begin = bytes_;
+      bytes_ += segment.num_bytes();
+      prepared.end = bytes_;
+      if (segment.shard != nullptr) {
+        prepared.digest.emplace(segment.box, segment.shape, segment.dtype);
+        prepared.part = chunks++;
+        if (!prepared.has_source()) {
+          PrepareNest(segment, prepared);
+        }
+      }
     }
     blocks_.resize((bytes_ + kBlockBytes - 1) / kBlockBytes);
+    parts_ = std::vector<std::atomic<std::uint64_t>>(chunks);
   }
 
   Result<PayloadChecksums> Run() {
@@ -93,6 +157,7 @@ class PayloadWriter {
 
   Status WriteWindow(std::uint64_t begin, MutableByteSpan buffer) {
     const std::uint64_t end = std::min<std::uint64_t>(bytes_, begin + options_.buffer_bytes);
+    RESHARD_TRY(ReadSources(begin, end, buffer.data()));
     for (std::uint64_t block = begin; block < end; block += kBlockBytes) {
       FillBlock(block, std::min(end, block + kBlockBytes), buffer.data() + (block - begin));
     }
@@ -105,30 +170,55 @@ class PayloadWriter {
     return options_.progress ? options_.progress(size) : OkStatus();
   }
 
+  /// The segment that holds byte `at` of the payload.
+  std::vector<Prepared>::const_iterator SegmentAt(std::uint64_t at) const {
+    return std::upper_bound(segments_.begin(), segments_.end(), at,
+                            [](std::uint64_t x, const Prepared& s) { return x < s.end; });
+  }
+
+  /// What sources give of [begin, end), so that they are asked for as much as fits at once.
+  Status ReadSources(std::uint64_t begin, std::uint64_t end, std::byte* data) {
+    for (auto at = SegmentAt(begin); at != segments_.end() && at->begin < end; ++at) {
+      if (at->has_source()) {
+        const std::uint64_t from = std::max(begin, at->begin);
+        const ByteRange window = {from - at->begin, std::min(end, at->end) - from};
+        RESHARD_TRY(ReadSource(*at->segment, window, data + (from - begin)));
+      }
+    }
+    return OkStatus();
+  }
+
   void FillBlock(std::uint64_t begin, std::uint64_t end, std::byte* data) {
-    auto chunk =
-        std::upper_bound(chunks_.begin(), chunks_.end(), begin,
-                         [](std::uint64_t at, const PreparedChunk& c) { return at < c.end; });
     std::uint64_t linear = 0;
-    for (std::uint64_t at = begin; at < end; ++chunk) {
-      const ByteRange window = {at - chunk->begin, std::min(end, chunk->end) - at};
+    auto segment = SegmentAt(begin);
+    for (std::uint64_t at = begin; at < end; ++segment) {
+      const ByteRange window = {at - segment->begin, std::min(end, segment->end) - at};
       std::byte* piece = data + (at - begin);
-      RunGatherWindow(chunk->nest, window, chunk->base, piece);
+      Gather(*segment, window, piece);
       const std::uint64_t own = Crc64Linear({piece, window.size});
       linear = window.size == end - begin ? own : Crc64Shift(linear, window.size) ^ own;
-      const std::uint64_t part = chunk->digest.contiguous()
-                                     ? chunk->digest.PartFromLinear(window, own)
-                                     : chunk->digest.Part(window, piece);
-      parts_[static_cast<std::size_t>(chunk - chunks_.begin())] ^= part;
+      if (segment->digest) {
+        parts_[segment->part] ^= segment->digest->contiguous()
+                                     ? segment->digest->PartFromLinear(window, own)
+                                     : segment->digest->Part(window, piece);
+      }
       at += window.size;
     }
     blocks_[begin / kBlockBytes] = linear ^ Crc64Constant(end - begin);
   }
 
+  static void Gather(const Prepared& from, ByteRange window, std::byte* out) {
+    if (from.segment->shard == nullptr) {
+      std::copy_n(from.segment->literal.data() + window.offset, window.size, out);
+    } else if (!from.has_source()) {
+      RunGatherWindow(from.nest, window, from.base, out);
+    }
+  }
+
   WritableObject& out_;
   std::uint64_t payload_offset_;
   const PayloadOptions& options_;
-  std::vector<PreparedChunk> chunks_;
+  std::vector<Prepared> segments_;
   std::uint64_t bytes_ = 0;
   std::vector<std::uint64_t> blocks_;  // each written by one thread
   std::vector<std::atomic<std::uint64_t>> parts_;
@@ -138,9 +228,9 @@ class PayloadWriter {
 }  // namespace
 
 Result<PayloadChecksums> WritePayload(WritableObject& out, std::uint64_t payload_offset,
-                                      const std::vector<ChunkSource>& chunks,
+                                      const std::vector<PayloadSegment>& segments,
                                       const PayloadOptions& options) {
-  return PayloadWriter(out, payload_offset, chunks, options).Run();
+  return PayloadWriter(out, payload_offset, segments, options).Run();
 }
 
 }  // namespace reshard

@@ -1,10 +1,12 @@
 #pragma once
 
-// Writes the payload of one data file: gathers the chunks from the caller's memory into large
-// aligned buffers, checksums them on the way, several writes in flight.
+// Writes the payload of one data file: gathers the chunks from the caller's memory (or from what
+// gives them) into large aligned buffers, checksums them on the way, several writes in flight.
+// Formats that put bytes between tensors pass these as literals.
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "reshard/base/result.h"
@@ -13,18 +15,24 @@
 
 namespace reshard {
 
-/// A chunk and where its elements are in memory.
-struct ChunkSource {
-  const TensorShard* shard = nullptr;    ///< The shard that contains `box`.
+/// A stretch of the payload: a chunk and where its elements are, or literal bytes.
+struct PayloadSegment {
+  std::string_view key;                  ///< Of the tensor, for messages.
+  const TensorShard* shard = nullptr;    ///< The shard that contains `box`; null: literal.
+  DType dtype = DType::kUint8;           ///< Of the tensor.
   std::span<const std::uint64_t> shape;  ///< Global shape of the tensor.
   Box box;
-  std::uint64_t payload_offset = 0;
+  ByteSpan literal;  ///< Without a shard: these bytes, which must outlive the write.
+
+  std::uint64_t num_bytes() const {
+    return shard == nullptr ? literal.size() : NumBytes(box, dtype);
+  }
 };
 
 /// Checksums of what was written.
 struct PayloadChecksums {
   std::vector<std::uint64_t> blocks;        ///< CRC-64 per block of the payload.
-  std::vector<std::uint64_t> digest_parts;  ///< Per chunk: see WriteReport.
+  std::vector<std::uint64_t> digest_parts;  ///< Per chunk (not per literal): see WriteReport.
 };
 
 /// How to write.
@@ -35,10 +43,13 @@ struct PayloadOptions {
                                                     ///< from any thread; an error stops the write.
 };
 
-/// Writes `chunks` (in payload order, without gaps) to `out` from file offset `payload_offset` on.
-/// The last write is padded with zeros to kDirectAlignment. Errors: those of WriteAt, NO_MEMORY.
+/// Writes `segments`, one after the other, to `out` from file offset `payload_offset` on; blocks
+/// count from there. The last write is padded with zeros to kDirectAlignment. A source's chunk is
+/// asked for in boxes, at most 2 * axes + 1 for each buffer.
+/// Errors: those of WriteAt, NO_MEMORY; those of sources, with the key; kCancelled CALLBACK when
+/// one throws.
 Result<PayloadChecksums> WritePayload(WritableObject& out, std::uint64_t payload_offset,
-                                      const std::vector<ChunkSource>& chunks,
+                                      const std::vector<PayloadSegment>& segments,
                                       const PayloadOptions& options);
 
 }  // namespace reshard

@@ -4,12 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "reshard/catalog/wire.h"
-#include "reshard/codec/crc64.h"
 #include "reshard/format/native/catalog_codec.h"
-#include "reshard/format/native/data_file.h"
 #include "reshard/format/native/names.h"
 
 namespace reshard {
@@ -156,28 +153,6 @@ Result<Catalog> ReadCatalog(Storage& storage, std::uint64_t unique_id) {
                                  catalog.info().unique_id));
   }
   return catalog;
-}
-
-Result<std::unique_ptr<ReadableObject>> OpenDataFile(Storage& storage, const FileEntry& file) {
-  RESHARD_TRY_ASSIGN(std::unique_ptr<ReadableObject> object, storage.Open(file.name));
-  if (object->size() != file.size) {
-    return MakeError(
-        ErrorCode::kCorruption, "FILE_SIZE",
-        fmt::format("{}: the file has {} bytes, the catalog says {}; it is truncated or "
-                    "another file of that name",
-                    file.name, object->size(), file.size));
-  }
-  std::array<std::byte, native::kHeadBytes> head;
-  const std::size_t size = std::min<std::uint64_t>(head.size(), file.size);
-  RESHARD_TRY(object->ReadAt(0, MutableByteSpan(head).first(size)));
-  if (Crc64(ByteSpan(head).first(size)) != file.head_checksum) {
-    return MakeError(
-        ErrorCode::kCorruption, "FILE_HEAD",
-        fmt::format("{}: the first {} bytes are not those that the catalog records; it is "
-                    "damaged, or the file of another save",
-                    file.name, size));
-  }
-  return object;
 }
 
 }  // namespace reshard

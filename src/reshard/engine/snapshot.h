@@ -48,8 +48,4 @@ Result<Catalog> ReadCatalog(Storage& storage, std::uint64_t unique_id);
 /// Decodes catalog bytes that were read from `name`, checking that they are a native snapshot's.
 Result<Catalog> DecodeSnapshotCatalog(ByteSpan bytes, std::string_view name);
 
-/// Opens a data file of a catalog and checks what shows a stale, swapped or foreign file: its size
-/// and the checksum of its head. Errors: kNotFound FILE_MISSING; kCorruption FILE_SIZE, FILE_HEAD.
-Result<std::unique_ptr<ReadableObject>> OpenDataFile(Storage& storage, const FileEntry& file);
-
 }  // namespace reshard

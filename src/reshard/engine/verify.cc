@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <thread>
 
 #include "reshard/base/thread_pool.h"
+#include "reshard/engine/checkpoint.h"
 #include "reshard/engine/complete.h"
+#include "reshard/engine/foreign.h"
+#include "reshard/engine/key_pattern.h"
 #include "reshard/engine/snapshot.h"
 #include "reshard/engine/verify_snapshot.h"
 #include "reshard/format/native/names.h"
@@ -16,10 +20,26 @@ namespace reshard {
 namespace {
 
 constexpr std::size_t kMostThreads = 8;
+constexpr std::size_t kMostKeys = 4;
 
 std::size_t NumThreads(const VerifyOptions& options) {
   const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
   return options.threads > 0 ? options.threads : std::min(cores, kMostThreads);
+}
+
+/// Whether two catalogs place the same tensors at the same bytes of the same files.
+bool IsSameLayout(const Catalog& a, const Catalog& b) {
+  const CatalogColumns& x = a.columns();
+  const CatalogColumns& y = b.columns();
+  const bool same_files =
+      std::equal(x.files.begin(), x.files.end(), y.files.begin(), y.files.end(),
+                 [](const FileEntry& f, const FileEntry& g) {
+                   return f.name == g.name && f.size == g.size && f.encoding == g.encoding;
+                 });
+  return same_files && x.keys == y.keys && x.key_ends == y.key_ends && x.dtypes == y.dtypes &&
+         x.axes == y.axes && x.shapes == y.shapes && x.chunk_ends == y.chunk_ends &&
+         x.chunk_files == y.chunk_files && x.chunk_offsets == y.chunk_offsets &&
+         x.chunk_orders == y.chunk_orders && x.chunk_boxes == y.chunk_boxes;
 }
 
 class Verifier {
@@ -29,9 +49,12 @@ class Verifier {
 
   Result<VerifyReport> Run() {
     RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage_.List());
-    RESHARD_TRY(ChooseIds(objects));
-    for (const std::uint64_t id : ids_) {
-      RESHARD_TRY(VerifyId(id));
+    RESHARD_TRY_ASSIGN(const CheckpointList list, ListCheckpoints(storage_));
+    RESHARD_TRY(CheckIds(list));
+    for (std::size_t i = 0; i < list.ids.size(); ++i) {
+      if (!options_.unique_id || *options_.unique_id == list.ids[i]) {
+        RESHARD_TRY(list.native() ? VerifyId(list.ids[i]) : VerifyForeign(list.foreign[i]));
+      }
     }
     std::uint64_t tensors = 0;
     for (const SnapshotVerdict& verdict : report_.snapshots) {
@@ -47,20 +70,15 @@ class Verifier {
   }
 
  private:
-  Status ChooseIds(const std::vector<ObjectInfo>& objects) {
-    for (const ObjectInfo& object : objects) {
-      const std::optional<native::Name> name = native::ParseName(object.name);
-      if (name && name->kind == native::NameKind::kCatalog &&
-          (!options_.unique_id || *options_.unique_id == name->unique_id)) {
-        ids_.insert(name->unique_id);
-      }
-    }
-    if (ids_.empty()) {
+  Status CheckIds(const CheckpointList& list) const {
+    if (options_.unique_id && !list.Has(*options_.unique_id)) {
       return MakeError(
           ErrorCode::kNotFound, "NO_SNAPSHOT",
-          options_.unique_id
-              ? fmt::format("{} holds no snapshot {}", storage_.description(), *options_.unique_id)
-              : fmt::format("{} holds no snapshot", storage_.description()));
+          fmt::format("{} holds no snapshot {}", storage_.description(), *options_.unique_id));
+    }
+    if (list.empty()) {
+      return MakeError(ErrorCode::kNotFound, "NO_SNAPSHOT",
+                       fmt::format("{} holds no snapshot", storage_.description()));
     }
     return OkStatus();
   }
@@ -97,6 +115,59 @@ class Verifier {
     return VerifySnapshot(*catalog, storage_, options_, pool_, verdict);
   }
 
+  /// The layout is always derived from the foreign files; an index adds checksums.
+  Status VerifyForeign(const ForeignRef& ref) {
+    SnapshotVerdict verdict;
+    verdict.unique_id = ref.unique_id;
+    ForeignOptions foreign;
+    foreign.use_index = false;
+    foreign.threads = options_.threads;
+    Result<ForeignCheckpoint> opened = OpenForeign(storage_, ref, foreign);
+    RESHARD_TRY_ASSIGN(const ForeignIndex index, ReadIndex(storage_, ref));
+    report_.notes.insert(report_.notes.end(), index.notes.begin(), index.notes.end());
+    if (opened.ok()) {
+      const Assembled& content = opened->content;
+      report_.notes.insert(report_.notes.end(), content.notes.begin(), content.notes.end());
+      AddFaults(content.faults, verdict);
+      if (index.catalog && content.faults.empty() &&
+          !IsSameLayout(*index.catalog, content.catalog)) {
+        verdict.faults.push_back({{ErrorCode::kCorruption, "INDEX_MISMATCH",
+                                   fmt::format("{} does not describe what {} and its data files "
+                                               "hold; `reshard index` writes it anew",
+                                               IndexNameOf(ref), ref.metadata_name),
+                                   false, false},
+                                  IndexNameOf(ref),
+                                  std::nullopt,
+                                  {},
+                                  0});
+      }
+    } else {
+      verdict.faults.push_back({std::move(opened).error(), ref.metadata_name, std::nullopt, {}, 0});
+    }
+    verdict.structure_only = !index.catalog;
+    if (index.catalog) {
+      RESHARD_TRY(VerifySnapshot(*index.catalog, storage_, options_, pool_, verdict));
+    } else if (opened.ok()) {
+      RESHARD_TRY(VerifySnapshot(opened->content.catalog, storage_, options_, pool_, verdict));
+    }
+    report_.snapshots.push_back(std::move(verdict));
+    return OkStatus();
+  }
+
+  void AddFaults(const std::vector<ForeignFault>& faults, SnapshotVerdict& verdict) const {
+    for (const ForeignFault& fault : faults) {
+      std::vector<std::string> keys;
+      std::copy_if(fault.keys.begin(), fault.keys.end(), std::back_inserter(keys),
+                   [this](const std::string& key) { return MatchesAnyKey(options_.keys, key); });
+      if (keys.empty() && !options_.keys.empty()) {
+        continue;
+      }
+      const std::size_t count = keys.size();
+      keys.resize(std::min(count, kMostKeys));
+      verdict.faults.push_back({fault.error, fault.file, std::nullopt, std::move(keys), count});
+    }
+  }
+
   /// Native names of the checked ids that their catalogs do not list.
   void NoteStrays(const std::vector<ObjectInfo>& objects) {
     for (const ObjectInfo& object : objects) {
@@ -120,7 +191,6 @@ class Verifier {
   Storage& storage_;
   const VerifyOptions& options_;
   ThreadPool pool_;
-  std::set<std::uint64_t> ids_;
   std::set<std::string> listed_;         // data files that a catalog lists
   std::set<std::uint64_t> unknown_ids_;  // their catalogs cannot be read
   VerifyReport report_;

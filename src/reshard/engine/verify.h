@@ -42,6 +42,7 @@ struct SnapshotVerdict {
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;          ///< In those blocks.
   std::uint64_t digests = 0;        ///< Tensors whose digest was recomputed and compared.
+  bool structure_only = false;      ///< There are no checksums: a foreign one without an index.
   std::vector<VerifyFault> faults;  ///< By file, then by place in it.
 };
 
@@ -65,6 +66,11 @@ struct VerifyReport {
 /// Never stops at the first fault. Blocks of one file that follow each other and are all damaged
 /// are one fault. If something is wrong and the catalog was replaced meanwhile by an overwrite, the
 /// snapshot is checked once more.
+///
+/// Of a foreign checkpoint: that its metadata decodes, its data files are there and hold the arrays
+/// that it names, and that these cover each tensor exactly once; with an index beside it, that this
+/// describes the same layout, and then every checksum and digest as above. Without an index the
+/// bytes of the tensors are not read.
 ///
 /// Memory: the catalog, a header per reader, threads x 256 KiB, and the faults.
 /// Errors (what keeps it from beginning): kNotFound NO_SNAPSHOT; kInvalidArgument NO_SUCH_KEY when

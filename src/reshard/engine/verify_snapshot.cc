@@ -12,6 +12,7 @@
 #include "reshard/base/mutex.h"
 #include "reshard/codec/crc64.h"
 #include "reshard/engine/chunk_digest.h"
+#include "reshard/engine/data_file_opener.h"
 #include "reshard/engine/fragment_check.h"
 #include "reshard/engine/key_pattern.h"
 #include "reshard/format/native/data_file.h"
@@ -51,9 +52,11 @@ struct Work {
 
 class SnapshotVerifier {
  public:
+  /// With `record`, what is found is recorded there instead of being compared.
   SnapshotVerifier(const Catalog& catalog, Storage& storage, const VerifyOptions& options,
-                   ThreadPool& pool, SnapshotVerdict& verdict)
-      : catalog_(catalog),
+                   ThreadPool& pool, SnapshotVerdict& verdict, StoredChecksums* record = nullptr)
+      : record_(record),
+        catalog_(catalog),
         storage_(storage),
         options_(options),
         pool_(pool),
@@ -104,6 +107,9 @@ class SnapshotVerifier {
   /// Which blocks of a file hold wanted bytes.
   std::vector<bool> WantedBlocks(std::uint32_t file) const {
     const FileEntry& entry = catalog_.files()[file];
+    if (!entry.has_blocks && record_ == nullptr) {
+      return {};
+    }
     std::vector<bool> blocks(entry.num_blocks(), options_.keys.empty());
     for (const PlacedChunk& chunk : chunks_[file]) {
       if (!options_.keys.empty() && stored_wanted_[chunk.tensor]) {
@@ -193,12 +199,17 @@ class SnapshotVerifier {
   void Open(std::uint32_t file, FileState& state) RESHARD_REQUIRES(state.mutex) {
     state.opened = true;
     const FileEntry& entry = catalog_.files()[file];
-    Result<std::unique_ptr<ReadableObject>> object = storage_.Open(entry.name);
+    const bool foreign = catalog_.info().kind == CatalogKind::kIndex;
+    Result<std::unique_ptr<ReadableObject>> object =
+        foreign ? OpenDataFile(storage_, catalog_, file) : storage_.Open(entry.name);
     if (!object.ok()) {
       state.faults.push_back({std::move(object).error(), entry.name, std::nullopt, {}, 0});
       return;
     }
     state.object = std::move(*object);
+    if (foreign) {
+      return;  // its size is right; there is no head
+    }
     if (state.object->size() != entry.size) {
       state.faults.push_back(
           {Corrupt("FILE_SIZE", fmt::format("{}: the file has {} bytes, the catalog says {}",
@@ -276,7 +287,9 @@ class SnapshotVerifier {
     }
     const std::uint64_t linear = Crc64Linear(data);
     const std::uint64_t found = linear ^ Crc64Constant(range.size);
-    if (found != catalog_.BlockChecksum(file, block).value_or(found)) {
+    if (record_ != nullptr) {
+      record_->blocks[file][block] = found;
+    } else if (found != catalog_.BlockChecksum(file, block).value_or(found)) {
       FileState& state = *files_[file];
       MutexLock lock(state.mutex);
       state.bad_blocks.push_back({block, found});
@@ -291,6 +304,10 @@ class SnapshotVerifier {
   void AddPart(const PlacedChunk& placed, ByteRange range, const std::byte* data,
                std::uint64_t block_linear) {
     const Chunk chunk = catalog_.chunk(placed.tensor, placed.index);
+    if (chunk.order != ChunkOrder::kRowMajor) {
+      unread_[placed.tensor] = true;  // digests are of row-major bytes
+      return;
+    }
     const ChunkDigest digest(chunk.box, catalog_.shape(placed.tensor),
                              catalog_.dtype(placed.tensor));
     const std::uint64_t begin = std::max(placed.offset, range.offset);
@@ -393,6 +410,10 @@ class SnapshotVerifier {
 
   /// Tensors whose blocks are all whole must have the digest that the catalog records.
   void CheckDigests() {
+    if (record_ != nullptr) {
+      RecordDigests();
+      return;
+    }
     for (TensorId tensor = 0; tensor < catalog_.num_tensors(); ++tensor) {
       const TensorId stored = catalog_.alias_of(tensor);
       const std::optional<std::uint64_t> expected = catalog_.digest(tensor);
@@ -416,6 +437,17 @@ class SnapshotVerifier {
     }
   }
 
+  void RecordDigests() {
+    for (TensorId tensor = 0; tensor < catalog_.num_tensors(); ++tensor) {
+      const TensorId stored = catalog_.alias_of(tensor);
+      if (!unread_[stored]) {
+        const std::uint64_t bytes = catalog_.num_bytes(stored);
+        record_->digests[tensor] = bytes == 0 ? 0 : parts_[stored] ^ Crc64Constant(bytes);
+      }
+    }
+  }
+
+  StoredChecksums* record_;
   const Catalog& catalog_;
   Storage& storage_;
   const VerifyOptions& options_;
@@ -437,6 +469,21 @@ class SnapshotVerifier {
 Status VerifySnapshot(const Catalog& catalog, Storage& storage, const VerifyOptions& options,
                       ThreadPool& pool, SnapshotVerdict& verdict) {
   return SnapshotVerifier(catalog, storage, options, pool, verdict).Run();
+}
+
+Result<StoredChecksums> TakeChecksums(const Catalog& catalog, Storage& storage,
+                                      const VerifyOptions& options, ThreadPool& pool) {
+  StoredChecksums out;
+  for (const FileEntry& file : catalog.files()) {
+    out.blocks.emplace_back(file.num_blocks());
+  }
+  out.digests.resize(catalog.num_tensors());
+  SnapshotVerdict verdict;
+  RESHARD_TRY(SnapshotVerifier(catalog, storage, options, pool, verdict, &out).Run());
+  if (!verdict.faults.empty()) {
+    return tl::unexpected<Error>(verdict.faults.front().error);
+  }
+  return out;
 }
 
 }  // namespace reshard

@@ -2,6 +2,8 @@
 
 // The checks of one snapshot whose catalog is known.
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "reshard/base/result.h"
@@ -16,5 +18,17 @@ namespace reshard {
 /// Errors: kCancelled from the progress callback; kUnavailable NO_MEMORY. Faults are no errors.
 Status VerifySnapshot(const Catalog& catalog, Storage& storage, const VerifyOptions& options,
                       ThreadPool& pool, SnapshotVerdict& verdict);
+
+/// The checksums of what is stored.
+struct StoredChecksums {
+  std::vector<std::vector<std::uint64_t>> blocks;  ///< Per file.
+  /// Per tensor; nothing where it cannot be computed in the order of the file (column-major).
+  std::vector<std::optional<std::uint64_t>> digests;
+};
+
+/// Reads all data files once and takes their checksums. Of `options` only threads and progress
+/// count. Errors: the first fault met; kCancelled; kUnavailable NO_MEMORY.
+Result<StoredChecksums> TakeChecksums(const Catalog& catalog, Storage& storage,
+                                      const VerifyOptions& options, ThreadPool& pool);
 
 }  // namespace reshard

@@ -2,43 +2,79 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace reshard::paddle {
 namespace {
 
-TEST(PaddleNamesTest, ParsesWhatItWrites) {
-  EXPECT_EQ(MetadataName(7), "7.metadata");
-  EXPECT_EQ(IndexName(7), "7.metadata.reshard");
-  EXPECT_EQ(TempMetadataName(7, 2), "7.metadata.a2.tmp");
-  EXPECT_EQ(TempIndexName(7, 2), "7.metadata.reshard.a2.tmp");
-  EXPECT_EQ(DataFileName(3, 0, 7, 0), "3_7.distcp");
-  EXPECT_EQ(DataFileName(3, 1, 7, 2), "3_p1_a2_7.distcp");
-  EXPECT_EQ(ParseName("7.metadata"), (Name{.kind = NameKind::kMetadata, .unique_id = 7}));
-  EXPECT_EQ(ParseName("7.metadata.reshard"), (Name{.kind = NameKind::kIndex, .unique_id = 7}));
-  EXPECT_EQ(ParseName("7.metadata.a2.tmp"),
-            (Name{.kind = NameKind::kTempMetadata, .unique_id = 7, .attempt = 2}));
-  EXPECT_EQ(ParseName("7.metadata.reshard.a2.tmp"),
-            (Name{.kind = NameKind::kTempIndex, .unique_id = 7, .attempt = 2}));
-  EXPECT_EQ(ParseName("7.metadata.lock"), (Name{.kind = NameKind::kLock, .unique_id = 7}));
-  EXPECT_EQ(ParseName("3_7.distcp"), (Name{.kind = NameKind::kData, .unique_id = 7, .rank = 3}));
-  EXPECT_EQ(ParseName("3_7.safetensors"),
-            (Name{.kind = NameKind::kData, .unique_id = 7, .rank = 3}));
-  for (const std::uint64_t part : {0, 4}) {
-    for (const std::uint64_t attempt : {0, 5}) {
-      EXPECT_EQ(ParseName(DataFileName(1, part, 0, attempt)),
-                (Name{NameKind::kData, 0, attempt, 1, part}));
+constexpr std::uint64_t kLargest = std::numeric_limits<std::uint64_t>::max();
+
+TEST(PaddleNamesTest, EveryKindRoundTrips) {
+  for (const std::uint64_t id : {std::uint64_t{0}, std::uint64_t{10}, kLargest}) {
+    EXPECT_EQ(ParseName(MetadataName(id)), (Name{NameKind::kMetadata, id, 0, 0, 0}));
+    EXPECT_EQ(ParseName(IndexName(id)), (Name{NameKind::kIndex, id, 0, 0, 0}));
+    for (const std::uint64_t attempt : {std::uint64_t{0}, std::uint64_t{1}, kLargest}) {
+      EXPECT_EQ(ParseName(TempMetadataName(id, attempt)),
+                (Name{NameKind::kTempMetadata, id, attempt, 0, 0}));
+      EXPECT_EQ(ParseName(TempIndexName(id, attempt)),
+                (Name{NameKind::kTempIndex, id, attempt, 0, 0}));
+      for (const std::uint64_t part : {std::uint64_t{0}, std::uint64_t{2}}) {
+        EXPECT_EQ(ParseName(DataFileName(3, part, id, attempt)),
+                  (Name{NameKind::kData, id, attempt, 3, part}));
+      }
     }
   }
 }
 
-TEST(PaddleNamesTest, OnlyCanonicalSpellingsCount) {
-  for (const char* name :
-       {"", "metadata", ".metadata", "00.metadata", "+1.metadata", "-1.metadata", "1.metadata ",
-        "18446744073709551616.metadata", "flex-ckpt.auto_generated.metadata", "1.metadata.reshard2",
-        "1.metadata.a.tmp", "1.metadata.a01.tmp", "1.metadata.a1.tmpx", "0_0.distcp2", "0_.distcp",
-        "_0.distcp", "0_00.distcp", "0_p0_0.distcp", "0_a0_0.distcp", "0_a1_p1_0.distcp",
-        "0_a1_0.safetensors", "0.distcp", "part0-of-2_0.distcp"}) {
-    EXPECT_FALSE(ParseName(name)) << name;
+TEST(PaddleNamesTest, AreSpelledAsDocumented) {
+  EXPECT_EQ(MetadataName(7), "7.metadata");
+  EXPECT_EQ(IndexName(7), "7.metadata.reshard");
+  EXPECT_EQ(TempMetadataName(7, 2), "7.metadata.a2.tmp");
+  EXPECT_EQ(TempIndexName(7, 0), "7.metadata.reshard.a0.tmp");
+  EXPECT_EQ(DataFileName(3, 0, 7, 0), "3_7.distcp");
+  EXPECT_EQ(DataFileName(3, 0, 7, 2), "3_a2_7.distcp");
+  EXPECT_EQ(DataFileName(3, 1, 7, 0), "3_p1_7.distcp");
+  EXPECT_EQ(DataFileName(3, 1, 7, 2), "3_p1_a2_7.distcp");
+}
+
+TEST(PaddleNamesTest, KnowsPaddlesOwnNames) {
+  EXPECT_EQ(ParseName("0.metadata.lock"), (Name{NameKind::kLock, 0, 0, 0, 0}));
+  EXPECT_EQ(ParseName("2_10.safetensors"), (Name{NameKind::kData, 10, 0, 2, 0}));
+}
+
+TEST(PaddleNamesTest, OtherSpellingsAreNoNames) {
+  for (const char* text : {"",
+                           "metadata",
+                           ".metadata",
+                           "00.metadata",
+                           "01_0.distcp",
+                           "0_00.distcp",
+                           "-1.metadata",
+                           "0.metadata.tmp",
+                           "0.metadata.a.tmp",
+                           "0.metadata.a01.tmp",
+                           "0.metadata.reshardx",
+                           "0.metadata.a1",
+                           "0_0.distcp2",
+                           "0_a0_0.distcp",
+                           "0_p0_0.distcp",
+                           "0_a1_p1_0.distcp",
+                           "0_p1_0.safetensors",
+                           "0_a1_0.safetensors",
+                           "part0-of-2_0.distcp",
+                           "0.distcp",
+                           "18446744073709551616.metadata",
+                           "0_0.reshard",
+                           "0.metadata "}) {
+    EXPECT_EQ(ParseName(text), std::nullopt) << text;
   }
+}
+
+TEST(PaddleNamesTest, NoTemporaryNameLooksCommittedToPaddle) {
+  // Paddle takes whatever ends in "{id}.metadata" for metadata.
+  EXPECT_FALSE(TempMetadataName(0, 0).ends_with(".metadata"));
+  EXPECT_FALSE(TempIndexName(0, 0).ends_with(".metadata"));
+  EXPECT_FALSE(IndexName(0).ends_with(".metadata"));
 }
 
 }  // namespace

@@ -455,32 +455,4 @@ Result<Metadata> DecodeMetadata(ByteSource& source) {
   return Decoder(parsed.document, source.size()).Decode();
 }
 
-Result<Flavour> FlavourOfRelease(std::string_view release) {
-  struct Row {
-    std::string_view release;
-    Flavour flavour;
-  };
-
-  static constexpr Row kRows[] = {
-      {"2.6", Flavour::kLegacy}, {"3.0", Flavour::kLegacy}, {"3.1", Flavour::kLegacy},
-      {"3.2", Flavour::kFlex},   {"3.3", Flavour::kFlex},   {"3.4", Flavour::kFlex},
-  };
-  for (const Row& row : kRows) {
-    if (!release.starts_with(row.release)) {
-      continue;
-    }
-    const std::string_view patch = release.substr(row.release.size());
-    const bool number = patch.size() >= 2 && patch.size() <= 4 && patch[0] == '.' &&
-                        std::all_of(patch.begin() + 1, patch.end(),
-                                    [](char c) { return c >= '0' && c <= '9'; });
-    if (patch.empty() || number) {
-      return row.flavour;
-    }
-  }
-  return MakeError(ErrorCode::kInvalidArgument, kBadRelease,
-                   fmt::format("no release of Paddle is known as '{}': 2.6, 3.0, 3.1, 3.2, 3.3 or "
-                               "3.4, with or without a patch number",
-                               release));
-}
-
 }  // namespace reshard::paddle

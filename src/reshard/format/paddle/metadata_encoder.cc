@@ -1,231 +1,286 @@
-// EncodeMetadata: the opcodes that Paddle's own pickles have, with the full field set of the newest
-// release, which all releases of a flavour read.
+// The encoding half of metadata.h. docs/format/paddle.md, "What we write".
 
-#include <array>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <unordered_map>
 
 #include "reshard/base/check.h"
 #include "reshard/format/paddle/metadata.h"
-#include "reshard/format/paddle/metadata_pickle_internal.h"
 #include "reshard/format/pickle/emitter.h"
 
 namespace reshard::paddle {
 namespace {
 
-constexpr std::size_t kBatch = 1000;  // Python's own batches
+/// Python fills its containers in such batches too; a reader's stack stays small.
+constexpr std::size_t kBatch = 1000;
 
-/// Memo numbers, once they have been written.
-using Memo = std::optional<std::uint32_t>;
+std::string_view ModuleOf(Flavour flavour) {
+  return flavour == Flavour::kLegacy ? "paddle.distributed.checkpoint.metadata"
+                                     : "paddle.distributed.flex_checkpoint.dcp.metadata";
+}
 
-class Encoder {
+class MetadataEncoder {
  public:
-  Encoder(Bytes& out, Flavour flavour)
-      : emit_(out), module_(flavour == Flavour::kLegacy ? kLegacyModule : kFlexModule) {}
-
-  void Encode(const Metadata& metadata);
-
- private:
-  enum ClassNumber { kMetadataNumber, kTensorNumber, kIndexNumber };
-
-  void Class(ClassNumber number, std::string_view name);
-  void FieldName(Field field);
-  void Numbers(std::span<const std::uint64_t> numbers);
-  void Flat(const std::optional<FlatRange>& flat);
-  void Description(const MetadataTensor& tensor, const Piece& piece);
-  void Index(std::size_t tensor, const std::string& key, const Piece& piece);
-  void Tensors(const Metadata& metadata);
-  void Entries(const Metadata& metadata);
-  void FlatMapping(const Metadata& metadata);
-
-  template <typename Write>
-  void Once(Memo& memo, const Write& write) {
-    if (memo) {
-      emit_.Get(*memo);
-      return;
+  MetadataEncoder(const Metadata& metadata, Flavour flavour, Bytes& out)
+      : metadata_(metadata), module_(ModuleOf(flavour)), emit_(out) {
+    for (const MetadataTensor& tensor : metadata.tensors) {
+      has_replicas_ = has_replicas_ || std::any_of(tensor.pieces.begin(), tensor.pieces.end(),
+                                                   [](const Piece& p) { return p.replica != 0; });
     }
-    write();
-    memo = emit_.Memoize();
   }
 
-  /// An object with the fields that `write` leaves on the stack.
-  template <typename Write>
-  void Object(ClassNumber number, std::string_view name, const Write& write) {
-    Class(number, name);
-    emit_.EmptyTuple();
-    emit_.NewObject();
+  void Run() {
+    NewObject("Metadata");
     emit_.EmptyDict();
     emit_.Mark();
-    write();
+    Text("state_dict_metadata");
+    Shards();
+    Text("storage_metadata");
+    Storage();
+    Text("flat_mapping");
+    FlatMapping();
     emit_.SetItems();
     emit_.Build();
+    emit_.Stop();
   }
 
-  /// A dict: `write(i)` leaves a key and a value.
-  template <typename Write>
-  void Dict(std::size_t count, const Write& write) {
+ private:
+  /// A text, which is spelt out once.
+  void Text(std::string_view text) {
+    const auto [at, fresh] = texts_.try_emplace(std::string(text), 0);
+    if (!fresh) {
+      emit_.Get(at->second);
+      return;
+    }
+    emit_.Text(text);
+    at->second = emit_.Memoize();
+  }
+
+  void NewObject(std::string_view name) {
+    const auto [at, fresh] = classes_.try_emplace(name, 0);
+    if (fresh) {
+      emit_.Global(module_, name);
+      at->second = emit_.Memoize();
+    } else {
+      emit_.Get(at->second);
+    }
+    emit_.EmptyTuple();
+    emit_.NewObject();
+  }
+
+  void Numbers(std::span<const std::uint64_t> numbers) {
+    if (numbers.empty()) {
+      emit_.EmptyTuple();
+      return;
+    }
+    if (numbers.size() > 3) {
+      emit_.Mark();
+    }
+    for (const std::uint64_t number : numbers) {
+      RESHARD_CHECK(number <= std::uint64_t{std::numeric_limits<std::int64_t>::max()});
+      emit_.Int(static_cast<std::int64_t>(number));
+    }
+    if (numbers.size() > 3) {
+      emit_.Tuple();
+    } else {
+      emit_.TupleOf(static_cast<int>(numbers.size()));
+    }
+  }
+
+  /// Begins the next element of a container that is filled in batches.
+  void BeginElement(std::size_t index) {
+    if (index % kBatch == 0) {
+      emit_.Mark();
+    }
+  }
+
+  /// Whether element `index` of `count` ends its batch.
+  static bool EndsBatch(std::size_t index, std::size_t count) {
+    return (index + 1) % kBatch == 0 || index + 1 == count;
+  }
+
+  void Flattening(const Piece& piece) {
+    Text("is_flattened");
+    emit_.Bool(piece.flat.has_value());
+    Text("flattened_range");
+    if (!piece.flat) {
+      emit_.None();
+      return;
+    }
+    const std::uint64_t range[] = {piece.flat->begin, piece.flat->end};
+    Numbers(range);
+  }
+
+  void Shards() {
     emit_.EmptyDict();
-    for (std::size_t i = 0; i < count; ++i) {
-      if (i % kBatch == 0) {
-        emit_.Mark();
-      }
-      write(i);
-      if (i % kBatch == kBatch - 1 || i + 1 == count) {
+    const auto& tensors = metadata_.tensors;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      BeginElement(t);
+      Text(tensors[t].key);
+      ShardList(tensors[t]);
+      if (EndsBatch(t, tensors.size())) {
         emit_.SetItems();
       }
     }
   }
 
-  pickle::Emitter emit_;
+  void ShardList(const MetadataTensor& tensor) {
+    emit_.EmptyList();
+    const auto main = [](const Piece& piece) { return piece.replica == 0; };
+    const auto count =
+        static_cast<std::size_t>(std::count_if(tensor.pieces.begin(), tensor.pieces.end(), main));
+    std::size_t i = 0;
+    for (const Piece& piece : tensor.pieces) {
+      if (!main(piece)) {
+        continue;
+      }
+      BeginElement(i);
+      Shard(tensor, piece);
+      if (EndsBatch(i++, count)) {
+        emit_.Appends();
+      }
+    }
+  }
+
+  void Shard(const MetadataTensor& tensor, const Piece& piece) {
+    NewObject("LocalTensorMetadata");
+    emit_.EmptyDict();
+    emit_.Mark();
+    Text("global_offset");
+    Numbers(piece.global_offset);
+    Text("local_shape");
+    Numbers(piece.local_shape);
+    Text("dtype");
+    Text(Info(*tensor.dtype).name);
+    Text("global_shape");
+    Numbers(*tensor.shape);
+    Flattening(piece);
+    emit_.SetItems();
+    emit_.Build();
+  }
+
+  void Storage() {
+    emit_.EmptyDict();
+    std::size_t count = 0;
+    for (const MetadataTensor& tensor : metadata_.tensors) {
+      count += tensor.pieces.size();
+    }
+    std::size_t i = 0;
+    for (const MetadataTensor& tensor : metadata_.tensors) {
+      for (const Piece& piece : tensor.pieces) {
+        BeginElement(i);
+        PieceIndex(tensor, piece);
+        Text(metadata_.files[piece.file]);
+        if (EndsBatch(i++, count)) {
+          emit_.SetItems();
+        }
+      }
+    }
+  }
+
+  void PieceIndex(const MetadataTensor& tensor, const Piece& piece) {
+    NewObject("LocalTensorIndex");
+    emit_.EmptyDict();
+    emit_.Mark();
+    Text("tensor_key");
+    Text(tensor.key);
+    Text("global_offset");
+    Numbers(piece.global_offset);
+    Flattening(piece);
+    Text("replica_id");
+    if (has_replicas_) {
+      emit_.Int(static_cast<std::int64_t>(piece.replica));
+    } else {
+      emit_.None();
+    }
+    Text("local_shape");
+    Numbers(piece.local_shape);
+    emit_.SetItems();
+    emit_.Build();
+  }
+
+  void FlatMapping() {
+    if (!metadata_.has_flat_mapping) {
+      emit_.None();
+      return;
+    }
+    emit_.EmptyDict();
+    const auto& mapping = metadata_.flat_mapping;
+    for (std::size_t i = 0; i < mapping.size(); ++i) {
+      BeginElement(i);
+      Text(mapping[i].first);
+      emit_.Mark();
+      for (const PathPart& part : mapping[i].second) {
+        Text(FlatKey({part}));
+      }
+      emit_.Tuple();
+      if (EndsBatch(i, mapping.size())) {
+        emit_.SetItems();
+      }
+    }
+  }
+
+  const Metadata& metadata_;
   std::string_view module_;
-  Memo module_memo_;
-  std::array<Memo, 3> classes_;
-  std::array<Memo, kFieldNames.size()> fields_;
-  std::vector<Memo> keys_;
-  std::vector<Memo> files_;
-  std::array<Memo, 256> dtypes_;
+  pickle::Emitter emit_;
+  bool has_replicas_ = false;
+  std::unordered_map<std::string, std::uint32_t> texts_;
+  std::unordered_map<std::string_view, std::uint32_t> classes_;
 };
 
-void Encoder::Class(ClassNumber number, std::string_view name) {
-  Once(classes_[number], [&] { emit_.Global(module_, name); });
-}
-
-void Encoder::FieldName(Field field) {
-  const auto i = static_cast<std::size_t>(field);
-  Once(fields_[i], [&] { emit_.Text(kFieldNames[i]); });
-}
-
-void Encoder::Numbers(std::span<const std::uint64_t> numbers) {
-  if (numbers.empty()) {
-    emit_.EmptyTuple();
-    return;
+/// A decimal of one or two digits from the front.
+std::optional<int> TakeSmallNumber(std::string_view& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0 || end - text.data() > 2) {
+    return std::nullopt;
   }
-  if (numbers.size() > 3) {
-    emit_.Mark();
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+/// "3.1" or "3.1.1" as 301; nothing for anything else.
+std::optional<int> ReleaseNumber(std::string_view text) {
+  const std::optional<int> major = TakeSmallNumber(text);
+  if (!major || !text.starts_with('.')) {
+    return std::nullopt;
   }
-  for (const std::uint64_t number : numbers) {
-    emit_.Int(static_cast<std::int64_t>(number));
+  text.remove_prefix(1);
+  const std::optional<int> minor = TakeSmallNumber(text);
+  if (!minor) {
+    return std::nullopt;
   }
-  if (numbers.size() > 3) {
-    emit_.Tuple();
-  } else {
-    emit_.TupleOf(static_cast<int>(numbers.size()));
-  }
-}
-
-void Encoder::Flat(const std::optional<FlatRange>& flat) {
-  FieldName(Field::kIsFlattened);
-  emit_.Bool(flat.has_value());
-  FieldName(Field::kFlattenedRange);
-  if (flat) {
-    Numbers(std::array{flat->begin, flat->end});
-  } else {
-    emit_.None();
-  }
-}
-
-void Encoder::Description(const MetadataTensor& tensor, const Piece& piece) {
-  Object(kTensorNumber, kTensorClass, [&] {
-    FieldName(Field::kGlobalOffset);
-    Numbers(piece.global_offset);
-    FieldName(Field::kLocalShape);
-    Numbers(piece.local_shape);
-    FieldName(Field::kDtype);
-    const auto number = static_cast<std::uint8_t>(*tensor.dtype);
-    Once(dtypes_[number], [&] { emit_.Text(Info(*tensor.dtype).name); });
-    FieldName(Field::kGlobalShape);
-    Numbers(*tensor.shape);
-    Flat(piece.flat);
-  });
-}
-
-void Encoder::Index(std::size_t tensor, const std::string& key, const Piece& piece) {
-  Object(kIndexNumber, kIndexClass, [&] {
-    FieldName(Field::kTensorKey);
-    Once(keys_[tensor], [&] { emit_.Text(key); });
-    FieldName(Field::kGlobalOffset);
-    Numbers(piece.global_offset);
-    Flat(piece.flat);
-    FieldName(Field::kReplicaId);
-    if (piece.replica == 0) {
-      emit_.None();
-    } else {
-      emit_.Int(static_cast<std::int64_t>(piece.replica));
-    }
-    FieldName(Field::kLocalShape);
-    Numbers(piece.local_shape);
-  });
-}
-
-void Encoder::Tensors(const Metadata& metadata) {
-  Dict(metadata.tensors.size(), [&](std::size_t t) {
-    const MetadataTensor& tensor = metadata.tensors[t];
-    RESHARD_CHECK(tensor.dtype && tensor.shape);
-    Once(keys_[t], [&] { emit_.Text(tensor.key); });
-    emit_.EmptyList();
-    emit_.Mark();
-    for (const Piece& piece : tensor.pieces) {
-      if (piece.replica == 0) {
-        Description(tensor, piece);
-      }
-    }
-    emit_.Appends();
-  });
-}
-
-void Encoder::Entries(const Metadata& metadata) {
-  std::vector<std::pair<std::size_t, std::size_t>> pieces;
-  for (std::size_t t = 0; t < metadata.tensors.size(); ++t) {
-    for (std::size_t p = 0; p < metadata.tensors[t].pieces.size(); ++p) {
-      pieces.emplace_back(t, p);
+  if (text.starts_with('.')) {
+    text.remove_prefix(1);
+    if (!TakeSmallNumber(text)) {
+      return std::nullopt;
     }
   }
-  Dict(pieces.size(), [&](std::size_t i) {
-    const MetadataTensor& tensor = metadata.tensors[pieces[i].first];
-    const Piece& piece = tensor.pieces[pieces[i].second];
-    Index(pieces[i].first, tensor.key, piece);
-    Once(files_[piece.file], [&] { emit_.Text(metadata.files[piece.file]); });
-  });
-}
-
-void Encoder::FlatMapping(const Metadata& metadata) {
-  if (!metadata.has_flat_mapping) {
-    emit_.None();
-    return;
-  }
-  Dict(metadata.flat_mapping.size(), [&](std::size_t i) {
-    emit_.Text(metadata.flat_mapping[i].first);
-    emit_.Mark();
-    for (const PathPart& part : metadata.flat_mapping[i].second) {
-      if (const auto* text = std::get_if<std::string>(&part)) {
-        emit_.Text(*text);
-      } else if (const auto* number = std::get_if<std::int64_t>(&part)) {
-        emit_.Int(*number);
-      } else {
-        emit_.Int(static_cast<std::int64_t>(std::get<ListIndex>(part).position));
-      }
-    }
-    emit_.Tuple();
-  });
-}
-
-void Encoder::Encode(const Metadata& metadata) {
-  keys_.resize(metadata.tensors.size());
-  files_.resize(metadata.files.size());
-  Object(kMetadataNumber, kMetadataClass, [&] {
-    FieldName(Field::kStateDictMetadata);
-    Tensors(metadata);
-    FieldName(Field::kStorageMetadata);
-    Entries(metadata);
-    FieldName(Field::kFlatMapping);
-    FlatMapping(metadata);
-  });
-  emit_.Stop();
+  return text.empty() ? std::optional(*major * 100 + *minor) : std::nullopt;
 }
 
 }  // namespace
 
+Result<Flavour> FlavourOfRelease(std::string_view release) {
+  const std::optional<int> number = ReleaseNumber(release);
+  if (number == 206 || number == 300 || number == 301) {
+    return Flavour::kLegacy;
+  }
+  if (number && *number >= 302 && *number < 400) {
+    return Flavour::kFlex;
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "BAD_RELEASE",
+                   fmt::format("'{}' is no release of Paddle whose format is known; choose 2.6, "
+                               "3.0, 3.1, 3.2 or a later 3.x",
+                               release));
+}
+
 Bytes EncodeMetadata(const Metadata& metadata, Flavour flavour) {
   Bytes out;
-  Encoder(out, flavour).Encode(metadata);
+  MetadataEncoder(metadata, flavour, out).Run();
   return out;
 }
 

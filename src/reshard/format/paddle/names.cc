@@ -7,113 +7,103 @@
 namespace reshard::paddle {
 namespace {
 
-constexpr std::string_view kMetadataSuffix = ".metadata";
+constexpr std::string_view kMetadataEnd = ".metadata";
+constexpr std::string_view kDataEnd = ".distcp";
 
-/// Takes a decimal without leading zeros from the front.
-std::optional<std::uint64_t> TakeNumber(std::string_view& text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const auto size = static_cast<std::size_t>(end - text.data());
-  if (error != std::errc() || (text[0] == '0' && size > 1)) {
-    return std::nullopt;
-  }
-  text.remove_prefix(size);
-  return value;
-}
-
-bool Take(std::string_view& text, std::string_view word) {
-  if (!text.starts_with(word)) {
+/// Takes a canonical decimal from the front of `text`.
+bool TakeNumber(std::string_view& text, std::uint64_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) {
     return false;
   }
-  text.remove_prefix(word.size());
+  const auto digits = static_cast<std::size_t>(end - text.data());
+  if (digits > 1 && text[0] == '0') {
+    return false;
+  }
+  text.remove_prefix(digits);
   return true;
 }
 
-/// The number behind `word`, 0 without the word; nothing when it is written but not canonical.
-std::optional<std::uint64_t> TakeOptional(std::string_view& text, std::string_view word) {
-  if (!Take(text, word)) {
-    return 0;
+bool TakeText(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) {
+    return false;
   }
-  const std::optional<std::uint64_t> number = TakeNumber(text);
-  return number == 0 ? std::nullopt : number;
+  text.remove_prefix(prefix.size());
+  return true;
 }
 
-/// What follows the first number of a data file's name.
-std::optional<Name> ParseData(Name name, std::string_view text) {
-  name.kind = NameKind::kData;
-  const std::optional<std::uint64_t> part = TakeOptional(text, "_p");
-  const std::optional<std::uint64_t> attempt = part ? TakeOptional(text, "_a") : std::nullopt;
-  if (!attempt || !Take(text, "_")) {
-    return std::nullopt;
-  }
-  const std::optional<std::uint64_t> id = TakeNumber(text);
-  const bool plain = *part == 0 && *attempt == 0;
-  if (!id || !(text == ".distcp" || (plain && text == ".safetensors"))) {
-    return std::nullopt;
-  }
-  name.part = *part;
-  name.attempt = *attempt;
-  name.unique_id = *id;
-  return name;
-}
-
-/// "[.a{attempt}.tmp]" at the end of a name.
-std::optional<Name> ParseTail(Name name, NameKind temporary, std::string_view text) {
+/// What follows "{id}.metadata".
+std::optional<Name> ParseMetadataName(std::uint64_t unique_id, std::string_view text) {
+  Name name;
+  name.unique_id = unique_id;
   if (text.empty()) {
     return name;
   }
-  if (!Take(text, ".a")) {
+  if (text == ".lock") {
+    name.kind = NameKind::kLock;
+    return name;
+  }
+  const bool index = TakeText(text, ".reshard");
+  if (index && text.empty()) {
+    name.kind = NameKind::kIndex;
+    return name;
+  }
+  name.kind = index ? NameKind::kTempIndex : NameKind::kTempMetadata;
+  const bool good = TakeText(text, ".a") && TakeNumber(text, name.attempt) && text == ".tmp";
+  return good ? std::optional(name) : std::nullopt;
+}
+
+/// What follows the rank of a data file.
+std::optional<Name> ParseDataName(std::uint64_t rank, std::string_view text) {
+  Name name;
+  name.kind = NameKind::kData;
+  name.rank = rank;
+  if (TakeText(text, "_p") && (!TakeNumber(text, name.part) || name.part == 0)) {
     return std::nullopt;
   }
-  const std::optional<std::uint64_t> attempt = TakeNumber(text);
-  if (!attempt || text != ".tmp") {
+  if (TakeText(text, "_a") && (!TakeNumber(text, name.attempt) || name.attempt == 0)) {
     return std::nullopt;
   }
-  name.kind = temporary;
-  name.attempt = *attempt;
-  return name;
+  if (!TakeText(text, "_") || !TakeNumber(text, name.unique_id)) {
+    return std::nullopt;
+  }
+  const bool paddles = name.part == 0 && name.attempt == 0 && text == ".safetensors";
+  return text == kDataEnd || paddles ? std::optional(name) : std::nullopt;
 }
 
 }  // namespace
 
 std::optional<Name> ParseName(std::string_view text) {
-  const std::optional<std::uint64_t> first = text.empty() ? std::nullopt : TakeNumber(text);
-  if (!first) {
+  std::uint64_t first = 0;
+  if (!TakeNumber(text, first)) {
     return std::nullopt;
   }
-  if (!Take(text, kMetadataSuffix)) {
-    return ParseData({.rank = *first}, text);
+  if (TakeText(text, kMetadataEnd)) {
+    return ParseMetadataName(first, text);
   }
-  Name name = {.kind = NameKind::kMetadata, .unique_id = *first};
-  if (text == ".lock") {
-    name.kind = NameKind::kLock;
-    return name;
-  }
-  if (Take(text, ".reshard")) {
-    name.kind = NameKind::kIndex;
-    return ParseTail(name, NameKind::kTempIndex, text);
-  }
-  return ParseTail(name, NameKind::kTempMetadata, text);
+  return ParseDataName(first, text);
 }
 
-std::string MetadataName(std::uint64_t unique_id) { return fmt::format("{}.metadata", unique_id); }
+std::string MetadataName(std::uint64_t unique_id) {
+  return fmt::format("{}{}", unique_id, kMetadataEnd);
+}
 
 std::string IndexName(std::uint64_t unique_id) {
-  return fmt::format("{}.metadata.reshard", unique_id);
+  return fmt::format("{}{}.reshard", unique_id, kMetadataEnd);
 }
 
 std::string TempMetadataName(std::uint64_t unique_id, std::uint64_t attempt) {
-  return fmt::format("{}.metadata.a{}.tmp", unique_id, attempt);
+  return fmt::format("{}{}.a{}.tmp", unique_id, kMetadataEnd, attempt);
 }
 
 std::string TempIndexName(std::uint64_t unique_id, std::uint64_t attempt) {
-  return fmt::format("{}.metadata.reshard.a{}.tmp", unique_id, attempt);
+  return fmt::format("{}{}.reshard.a{}.tmp", unique_id, kMetadataEnd, attempt);
 }
 
 std::string DataFileName(std::uint64_t rank, std::uint64_t part, std::uint64_t unique_id,
                          std::uint64_t attempt) {
-  return fmt::format("{}{}{}_{}.distcp", rank, part == 0 ? "" : fmt::format("_p{}", part),
-                     attempt == 0 ? "" : fmt::format("_a{}", attempt), unique_id);
+  return fmt::format("{}{}{}_{}{}", rank, part == 0 ? "" : fmt::format("_p{}", part),
+                     attempt == 0 ? "" : fmt::format("_a{}", attempt), unique_id, kDataEnd);
 }
 
 }  // namespace reshard::paddle

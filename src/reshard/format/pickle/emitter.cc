@@ -3,111 +3,148 @@
 #include <limits>
 
 #include "reshard/base/check.h"
-#include "reshard/format/pickle/opcodes_internal.h"
 
 namespace reshard::pickle {
 namespace {
 
-void Put(Bytes& out, std::uint8_t opcode) { out.push_back(std::byte{opcode}); }
+/// Opcodes, by their names in Python's pickletools.
+enum Opcode : std::uint8_t {
+  kOpMark = '(',
+  kOpStop = '.',
+  kOpNone = 'N',
+  kOpReduce = 'R',
+  kOpBuild = 'b',
+  kOpAppend = 'a',
+  kOpAppends = 'e',
+  kOpSetItem = 's',
+  kOpSetItems = 'u',
+  kOpTuple = 't',
+  kOpEmptyTuple = ')',
+  kOpEmptyList = ']',
+  kOpEmptyDict = '}',
+  kOpBinGet = 'h',
+  kOpLongBinGet = 'j',
+  kOpBinInt = 'J',
+  kOpBinInt1 = 'K',
+  kOpBinInt2 = 'M',
+  kOpBinUnicode = 'X',
+  kOpShortBinBytes = 'C',
+  kOpBinBytes = 'B',
+  kOpProto = 0x80,
+  kOpNewObj = 0x81,
+  kOpTuple1 = 0x85,
+  kOpTuple2 = 0x86,
+  kOpTuple3 = 0x87,
+  kOpNewTrue = 0x88,
+  kOpNewFalse = 0x89,
+  kOpLong1 = 0x8a,
+  kOpShortBinUnicode = 0x8c,
+  kOpBinUnicode8 = 0x8d,
+  kOpBinBytes8 = 0x8e,
+  kOpStackGlobal = 0x93,
+  kOpMemoize = 0x94,
+};
 
-template <typename T>
-bool Fits(std::int64_t value) {
-  return value >= std::numeric_limits<T>::min() && value <= std::numeric_limits<T>::max();
+constexpr int kProtocol = 4;
+
+void Put(Bytes& out, Opcode opcode) { out.push_back(static_cast<std::byte>(opcode)); }
+
+/// The opcode for a length of one, four or eight bytes, and the length.
+void PutLength(Bytes& out, std::uint64_t size, Opcode one, Opcode four, Opcode eight) {
+  if (size <= std::numeric_limits<std::uint8_t>::max()) {
+    Put(out, one);
+    AppendLittle(out, static_cast<std::uint8_t>(size));
+  } else if (size <= std::numeric_limits<std::uint32_t>::max()) {
+    Put(out, four);
+    AppendLittle(out, static_cast<std::uint32_t>(size));
+  } else {
+    Put(out, eight);
+    AppendLittle(out, size);
+  }
 }
 
 }  // namespace
 
 Emitter::Emitter(Bytes& out) : out_(out) {
-  Put(out_, op::kProto);
-  Put(out_, 4);
+  Put(out_, kOpProto);
+  out_.push_back(static_cast<std::byte>(kProtocol));
 }
 
-void Emitter::None() { Put(out_, op::kNone); }
+void Emitter::None() { Put(out_, kOpNone); }
 
-void Emitter::Bool(bool value) { Put(out_, value ? op::kTrue : op::kFalse); }
+void Emitter::Bool(bool value) { Put(out_, value ? kOpNewTrue : kOpNewFalse); }
 
 void Emitter::Int(std::int64_t value) {
-  if (Fits<std::uint8_t>(value)) {
-    Put(out_, op::kInt1);
-    Put(out_, static_cast<std::uint8_t>(value));
-  } else if (Fits<std::uint16_t>(value)) {
-    Put(out_, op::kInt2);
+  if (value >= 0 && value <= std::numeric_limits<std::uint8_t>::max()) {
+    Put(out_, kOpBinInt1);
+    AppendLittle(out_, static_cast<std::uint8_t>(value));
+  } else if (value >= 0 && value <= std::numeric_limits<std::uint16_t>::max()) {
+    Put(out_, kOpBinInt2);
     AppendLittle(out_, static_cast<std::uint16_t>(value));
-  } else if (Fits<std::int32_t>(value)) {
-    Put(out_, op::kInt4);
+  } else if (value >= std::numeric_limits<std::int32_t>::min() &&
+             value <= std::numeric_limits<std::int32_t>::max()) {
+    Put(out_, kOpBinInt);
     AppendLittle(out_, static_cast<std::int32_t>(value));
-  } else {  // the shortest two's complement
-    int size = 8;
-    while (size > 1 && value >> (8 * size - 9) == (value < 0 ? -1 : 0)) {
+  } else {
+    // Two's complement in as few bytes as keep the sign, as Python writes it.
+    std::uint8_t size = sizeof(value);
+    while (size > 1) {
+      const int unused = 64 - 8 * (size - 1);
+      if (value << unused >> unused != value) {
+        break;
+      }
       --size;
     }
-    Put(out_, op::kLong1);
-    Put(out_, static_cast<std::uint8_t>(size));
-    for (int i = 0; i < size; ++i) {
-      Put(out_, static_cast<std::uint8_t>(value >> (8 * i)));
-    }
+    Put(out_, kOpLong1);
+    AppendLittle(out_, size);
+    const ByteSpan bytes = std::as_bytes(std::span(&value, 1));
+    out_.insert(out_.end(), bytes.begin(), bytes.begin() + size);
   }
 }
 
 void Emitter::Text(std::string_view text) {
-  RESHARD_CHECK(text.size() <= std::numeric_limits<std::uint32_t>::max());
-  if (text.size() < 256) {
-    Put(out_, op::kText1);
-    Put(out_, static_cast<std::uint8_t>(text.size()));
-  } else {
-    Put(out_, op::kText4);
-    AppendLittle(out_, static_cast<std::uint32_t>(text.size()));
-  }
+  PutLength(out_, text.size(), kOpShortBinUnicode, kOpBinUnicode, kOpBinUnicode8);
   const ByteSpan bytes = AsBytes(text);
   out_.insert(out_.end(), bytes.begin(), bytes.end());
 }
 
-void Emitter::EmptyTuple() { Put(out_, op::kEmptyTuple); }
+void Emitter::EmptyTuple() { Put(out_, kOpEmptyTuple); }
 
-void Emitter::Mark() { Put(out_, op::kMark); }
+void Emitter::Mark() { Put(out_, kOpMark); }
 
-void Emitter::Tuple() { Put(out_, op::kTuple); }
+void Emitter::Tuple() { Put(out_, kOpTuple); }
 
 void Emitter::TupleOf(int count) {
   RESHARD_CHECK(count >= 1 && count <= 3);
-  Put(out_, static_cast<std::uint8_t>(op::kTuple1 + count - 1));
+  Put(out_, count == 1 ? kOpTuple1 : count == 2 ? kOpTuple2 : kOpTuple3);
 }
 
-void Emitter::EmptyList() { Put(out_, op::kEmptyList); }
+void Emitter::EmptyList() { Put(out_, kOpEmptyList); }
 
-void Emitter::Append() { Put(out_, op::kAppend); }
+void Emitter::Append() { Put(out_, kOpAppend); }
 
-void Emitter::Appends() { Put(out_, op::kAppends); }
+void Emitter::Appends() { Put(out_, kOpAppends); }
 
-void Emitter::EmptyDict() { Put(out_, op::kEmptyDict); }
+void Emitter::EmptyDict() { Put(out_, kOpEmptyDict); }
 
-void Emitter::SetItem() { Put(out_, op::kSetItem); }
+void Emitter::SetItem() { Put(out_, kOpSetItem); }
 
-void Emitter::SetItems() { Put(out_, op::kSetItems); }
+void Emitter::SetItems() { Put(out_, kOpSetItems); }
 
 void Emitter::Global(std::string_view module, std::string_view name) {
   Text(module);
   Text(name);
-  Put(out_, op::kStackGlobal);
+  Put(out_, kOpStackGlobal);
 }
 
-void Emitter::Reduce() { Put(out_, op::kReduce); }
+void Emitter::Reduce() { Put(out_, kOpReduce); }
 
-void Emitter::NewObject() { Put(out_, op::kNewObject); }
+void Emitter::NewObject() { Put(out_, kOpNewObj); }
 
-void Emitter::Build() { Put(out_, op::kBuild); }
+void Emitter::Build() { Put(out_, kOpBuild); }
 
 void Emitter::BytesHead(std::uint64_t size) {
-  if (size < 256) {
-    Put(out_, op::kBytes1);
-    Put(out_, static_cast<std::uint8_t>(size));
-  } else if (size <= std::numeric_limits<std::uint32_t>::max()) {
-    Put(out_, op::kBytes4);
-    AppendLittle(out_, static_cast<std::uint32_t>(size));
-  } else {
-    Put(out_, op::kBytes8);
-    AppendLittle(out_, size);
-  }
+  PutLength(out_, size, kOpShortBinBytes, kOpBinBytes, kOpBinBytes8);
 }
 
 void Emitter::ShortBytes(ByteSpan bytes) {
@@ -116,20 +153,20 @@ void Emitter::ShortBytes(ByteSpan bytes) {
 }
 
 std::uint32_t Emitter::Memoize() {
-  Put(out_, op::kMemoize);
+  Put(out_, kOpMemoize);
   return next_memo_++;
 }
 
 void Emitter::Get(std::uint32_t number) {
-  if (number < 256) {
-    Put(out_, op::kGet1);
-    Put(out_, static_cast<std::uint8_t>(number));
+  if (number <= std::numeric_limits<std::uint8_t>::max()) {
+    Put(out_, kOpBinGet);
+    AppendLittle(out_, static_cast<std::uint8_t>(number));
   } else {
-    Put(out_, op::kGet4);
+    Put(out_, kOpLongBinGet);
     AppendLittle(out_, number);
   }
 }
 
-void Emitter::Stop() { Put(out_, op::kStop); }
+void Emitter::Stop() { Put(out_, kOpStop); }
 
 }  // namespace reshard::pickle

@@ -1,0 +1,83 @@
+#include "reshard/storage/posix_path.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+#include <vector>
+
+#include "reshard/storage/posix_storage.h"
+
+namespace reshard {
+namespace {
+
+/// What is left of a directory when only one file and its companions count.
+class FileView final : public Storage {
+ public:
+  FileView(std::unique_ptr<Storage> directory, std::string name, std::string description)
+      : directory_(std::move(directory)),
+        name_(std::move(name)),
+        description_(std::move(description)) {}
+
+  const std::string& description() const override { return description_; }
+
+  Result<std::vector<ObjectInfo>> List() override {
+    RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> all, directory_->List());
+    std::vector<ObjectInfo> own;
+    for (const ObjectInfo& object : all) {
+      if (object.name.starts_with(name_)) {
+        own.push_back(object);
+      }
+    }
+    return own;
+  }
+
+  Result<std::unique_ptr<ReadableObject>> Open(std::string_view name) override {
+    return directory_->Open(name);
+  }
+
+  Result<std::unique_ptr<WritableObject>> Create(std::string_view name,
+                                                 const CreateOptions& options) override {
+    return directory_->Create(name, options);
+  }
+
+  Result<Published> Publish(std::string_view from, std::string_view to, PublishMode mode) override {
+    return directory_->Publish(from, to, mode);
+  }
+
+  Status Rename(std::string_view from, std::string_view to) override {
+    return directory_->Rename(from, to);
+  }
+
+  Status Remove(std::string_view name) override { return directory_->Remove(name); }
+
+  Status SyncNames() override { return directory_->SyncNames(); }
+
+  Result<std::unique_ptr<StorageLock>> TryLock(std::string_view name) override {
+    return directory_->TryLock(name);
+  }
+
+  std::uint64_t Identity() const override { return directory_->Identity(); }
+
+ private:
+  std::unique_ptr<Storage> directory_;
+  std::string name_;
+  std::string description_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Storage>> OpenPosixPath(const std::string& path) {
+  PosixStorageOptions options;
+  options.foreign_names = true;
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return OpenPosixStorage(path, options);
+  }
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  RESHARD_TRY_ASSIGN(std::unique_ptr<Storage> storage, OpenPosixStorage(directory, options));
+  return std::unique_ptr<Storage>(std::make_unique<FileView>(std::move(storage), name, path));
+}
+
+}  // namespace reshard
