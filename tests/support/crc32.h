@@ -1,6 +1,7 @@
 #pragma once
 
-// CRC-32 as zip and zlib have it, bit by bit: the checksum of tests/golden/paddle's expected values.
+// CRC-32 as zip and zlib have it, bit by bit: the checksum of tests/golden/paddle's expected
+// values.
 
 #include <cstdint>
 

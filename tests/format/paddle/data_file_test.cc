@@ -55,8 +55,8 @@ std::vector<std::string> Show(const Bytes& bytes) {
   std::vector<std::string> out;
   for (const StoredArray& array : file->arrays) {
     Bytes payload(array.bytes.size);
-    EXPECT_OK((decoded ? *decoded : static_cast<ByteSource&>(raw))
-                  .ReadAt(array.bytes.offset, payload));
+    EXPECT_OK(
+        (decoded ? *decoded : static_cast<ByteSource&>(raw)).ReadAt(array.bytes.offset, payload));
     out.push_back(fmt::format("{} {} {} {}{}", FlatKey(array.path), Info(array.dtype).name,
                               ToString(array.shape), ToHex(payload),
                               array.order == ChunkOrder::kColumnMajor ? " F" : ""));
@@ -65,11 +65,11 @@ std::vector<std::string> Show(const Bytes& bytes) {
 }
 
 TEST(PaddleDataFileTest, AllProtocolsHoldTheSameArrays) {
-  const auto expected = ElementsAre(
-      "w float32 (2, 3) 000000000000803f0000004000004040000080400000a040",
-      "bf16 bfloat16 (2) 803f0040", "h float16 (2) 003c0040", "s float32 () 00006040",
-      "empty float32 (0, 4) ", "b bool (2) 0100", "i int64 (1) ffffffffffffffff",
-      "c complex64 (1) 0000803f00000040");
+  const auto expected =
+      ElementsAre("w float32 (2, 3) 000000000000803f0000004000004040000080400000a040",
+                  "bf16 bfloat16 (2) 803f0040", "h float16 (2) 003c0040", "s float32 () 00006040",
+                  "empty float32 (0, 4) ", "b bool (2) 0100", "i int64 (1) ffffffffffffffff",
+                  "c complex64 (1) 0000803f00000040");
   for (const char* name : {"small_p2", "small_p3", "small_p4", "small_p5"}) {
     SCOPED_TRACE(name);
     const Bytes bytes = Synthetic(name);
@@ -82,7 +82,7 @@ TEST(PaddleDataFileTest, AllProtocolsHoldTheSameArrays) {
     EXPECT_THAT(shown, expected);
     ASSERT_OK_AND_ASSIGN(const DataFile file, Read(bytes));
     EXPECT_EQ(file.encoding, std::string_view(name) == "small_p2" ? FileEncoding::kPickleText
-                                                                 : FileEncoding::kRaw);
+                                                                  : FileEncoding::kRaw);
     ASSERT_TRUE(file.name_table);
     EXPECT_EQ(*file.name_table->Find("bf16")->get_if<std::string>(), "linear_0.bf16");
     EXPECT_TRUE(file.objects.empty());
@@ -323,9 +323,9 @@ TEST(PaddleDataFileTest, OptimizersHaveNestedTensorsAndObjects) {
 }
 
 TEST(PaddleFormatTest, TellsItsFilesByName) {
-  const std::vector<std::string> names = {"00.metadata",  "0_0.distcp",       "10.metadata",
-                                          "2.metadata",   "2.metadata.lock",  "2.metadata.reshard",
-                                          "x.metadata",   "2.metadata.a1.tmp"};
+  const std::vector<std::string> names = {"00.metadata", "0_0.distcp",       "10.metadata",
+                                          "2.metadata",  "2.metadata.lock",  "2.metadata.reshard",
+                                          "x.metadata",  "2.metadata.a1.tmp"};
   EXPECT_THAT(Format().Find(names), ElementsAre(ForeignRef{"paddle", "2.metadata", 2},
                                                 ForeignRef{"paddle", "10.metadata", 10}));
   EXPECT_EQ(Format().name(), "paddle");
@@ -384,13 +384,19 @@ TEST(PaddlePickleTextTest, LargePayloadsAreReadFromAnywhere) {
   ASSERT_OK_AND_ASSIGN(const DataFile file, ReadDataFile(raw));
   EXPECT_EQ(file.decoded_bytes, 300'000U);
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ByteSource> decoded, DecodePickleText(raw));
-  for (const auto& [offset, size] : std::vector<std::pair<std::size_t, std::size_t>>{
-           {0, 300'000}, {0, 1}, {65535, 2}, {65536, 65536}, {131'071, 5}, {299'999, 1},
-           {300'000, 0}, {100'000, 123'456}}) {
+  for (const auto& [offset, size] :
+       std::vector<std::pair<std::size_t, std::size_t>>{{0, 300'000},
+                                                        {0, 1},
+                                                        {65535, 2},
+                                                        {65536, 65536},
+                                                        {131'071, 5},
+                                                        {299'999, 1},
+                                                        {300'000, 0},
+                                                        {100'000, 123'456}}) {
     Bytes part(size);
     ASSERT_OK(decoded->ReadAt(offset, part));
-    EXPECT_TRUE(std::equal(part.begin(), part.end(),
-                           plain.begin() + static_cast<std::ptrdiff_t>(offset)))
+    EXPECT_TRUE(
+        std::equal(part.begin(), part.end(), plain.begin() + static_cast<std::ptrdiff_t>(offset)))
         << offset;
   }
   Bytes beyond(2);

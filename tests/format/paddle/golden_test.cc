@@ -29,8 +29,8 @@ constexpr std::string_view kReleases[] = {"2.6.2", "3.0.0", "3.1.1", "3.2.2", "3
 
 PaddleFiles ReadFolder(const std::string& folder) {
   PaddleFiles files;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           std::string(RESHARD_SOURCE_DIR) + "/" + folder)) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(RESHARD_SOURCE_DIR) + "/" + folder)) {
     const std::string name = entry.path().filename();
     files[name] = testing::ReadSourceBytes(folder + "/" + name);
   }
@@ -47,8 +47,8 @@ std::vector<ForeignRef> Find(const PaddleFiles& files) {
 
 std::vector<std::string> CasesOf(const std::string& release) {
   std::vector<std::string> cases;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           std::string(RESHARD_SOURCE_DIR) + "/tests/golden/paddle/" + release)) {
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(RESHARD_SOURCE_DIR) +
+                                                               "/tests/golden/paddle/" + release)) {
     if (entry.is_directory()) {
       cases.push_back(entry.path().filename());
     }
@@ -69,7 +69,8 @@ void ExpectTensor(const Catalog& catalog, const PaddleFiles& files, const std::s
                   const json& expected) {
   const std::optional<TensorId> tensor = catalog.Find(key);
   ASSERT_TRUE(tensor) << key;
-  EXPECT_EQ(reshard::Info(catalog.dtype(*tensor)).name, expected["dtype"].get<std::string>()) << key;
+  EXPECT_EQ(reshard::Info(catalog.dtype(*tensor)).name, expected["dtype"].get<std::string>())
+      << key;
   const auto shape = expected["global_shape"].get<Shape>();
   EXPECT_TRUE(std::ranges::equal(catalog.shape(*tensor), shape))
       << key << " " << ToString(catalog.shape(*tensor));
@@ -232,7 +233,8 @@ TEST(PaddleCheckpointTest, AMissingFileTakesItsTensorsOnly) {
     }
     EXPECT_EQ(part.catalog.Find(whole.catalog.key(t)).has_value(), !lost);
   }
-  EXPECT_EQ(std::set<std::string>(part.faults[0].keys.begin(), part.faults[0].keys.end()), expected);
+  EXPECT_EQ(std::set<std::string>(part.faults[0].keys.begin(), part.faults[0].keys.end()),
+            expected);
   EXPECT_GT(part.catalog.num_tensors(), 0U);
 }
 

@@ -99,14 +99,14 @@ TEST(PickleHostileTest, P8SetItemOnATuple) {
   EXPECT_THAT(ParseHex("8002 29 28 4b01 4b02 75 2e"), FailsWith(kBadTarget));
   EXPECT_THAT(ParseHex("8002 7d 4b01 61 2e"), FailsWith(kBadTarget));
   EXPECT_THAT(ParseHex("8002 5d 28 4b01 90 2e"), FailsWith(kBadTarget));
-  EXPECT_THAT(ParseHex("8002 4e 7d 62 2e"), FailsWith(kBadTarget));  // BUILD on None
+  EXPECT_THAT(ParseHex("8002 4e 7d 62 2e"), FailsWith(kBadTarget));       // BUILD on None
   EXPECT_THAT(ParseHex("8002 7d 28 4b01 75 2e"), FailsWith(kBadTarget));  // a key without value
 }
 
 TEST(PickleHostileTest, P9NoStopAndTrailingBytes) {
   EXPECT_THAT(ParseHex("8002 4e"), FailsWith(kNoStop));
   EXPECT_THAT(ParseHex("8002 4e 2e 00"), FailsWith(kTrailing));
-  EXPECT_THAT(ParseHex("8002 4e 4e 2e"), FailsWith(kTrailing));     // a value is left over
+  EXPECT_THAT(ParseHex("8002 4e 4e 2e"), FailsWith(kTrailing));        // a value is left over
   EXPECT_THAT(ParseHex("8002 4e 28 2e"), FailsWith(kStackUnderflow));  // only a mark on top
   EXPECT_THAT(ParseHex("8002 2e"), FailsWith(kStackUnderflow));
 }
@@ -148,7 +148,8 @@ TEST(PickleHostileTest, P12DeepNesting) {
 
 TEST(PickleHostileTest, P13AnyOtherNameIsRefusedAndNamed) {
   const Result<Parsed> parsed =
-      ParseBytes(Text("\x80\x02" "cos\nsystem\n(X\x02\0\0\0lsR."));
+      ParseBytes(Text("\x80\x02"
+                      "cos\nsystem\n(X\x02\0\0\0lsR."));
   ASSERT_THAT(parsed, FailsWith(kGlobalNotAllowed));
   EXPECT_EQ(parsed.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(parsed.error().message, HasSubstr("'os.system'"));
@@ -157,32 +158,47 @@ TEST(PickleHostileTest, P13AnyOtherNameIsRefusedAndNamed) {
 
 TEST(PickleHostileTest, P13TheNameIsRefusedBeforeDamageThatFollows) {
   // Whatever is wrong behind the name, or is not on the stack, the name comes first.
-  EXPECT_THAT(ParseBytes(Text("\x80\x04" "cbuiltins\neval\nRRRR")), FailsWith(kGlobalNotAllowed));
-  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x08" "builtins\x8c\x04" "eval\x93\xff")),
+  EXPECT_THAT(ParseBytes(Text("\x80\x04"
+                              "cbuiltins\neval\nRRRR")),
               FailsWith(kGlobalNotAllowed));
-  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x08" "builtins\x8c\x04" "eval\x93\xff"))
+  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x08"
+                              "builtins\x8c\x04"
+                              "eval\x93\xff")),
+              FailsWith(kGlobalNotAllowed));
+  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x08"
+                              "builtins\x8c\x04"
+                              "eval\x93\xff"))
                   .error()
                   .message,
               HasSubstr("byte 18: the pickle names 'builtins.eval'"));
 }
 
 TEST(PickleHostileTest, P14DottedAndWildNamesAreOtherNames) {
-  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x03" "box\x8c\x11" "Thing.__globals__\x93.")),
+  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x03"
+                              "box\x8c\x11"
+                              "Thing.__globals__\x93.")),
               FailsWith(kGlobalNotAllowed));
-  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x03" "box\x8c\x01" "*\x93.")),
+  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x03"
+                              "box\x8c\x01"
+                              "*\x93.")),
               FailsWith(kGlobalNotAllowed));
-  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x07" "box.sub\x8c\x05" "Thing\x93.")),
+  EXPECT_THAT(ParseBytes(Text("\x80\x04\x8c\x07"
+                              "box.sub\x8c\x05"
+                              "Thing\x93.")),
               FailsWith(kGlobalNotAllowed));
-  EXPECT_THAT(ParseBytes(Text("\x80\x02" "c" + std::string(100'000, 'x') + "\ny\n.")),
+  EXPECT_THAT(ParseBytes(Text("\x80\x02"
+                              "c" +
+                              std::string(100'000, 'x') + "\ny\n.")),
               FailsWith(kBadString));
   EXPECT_THAT(ParseHex("8004 4b01 4b02 93 2e"), FailsWith(kBadTarget));  // no texts
 }
 
 TEST(PickleHostileTest, P15OpcodesOutsideTheList) {
   for (const std::string_view hex :
-       {"69 610a620a", "82 01", "83 0100", "84 01000000", "50 610a", "4930310a", "6f", "53 27610a",
-        "97", "92", "6c", "64", "55 0161", "54 0100000061", "46 310a", "4c 310a", "56 610a",
-        "70 300a", "67 300a", "00", "ff", "8002"}) {
+       {"69 610a620a", "82 01",   "83 0100", "84 01000000", "50 610a", "4930310a", "6f",
+        "53 27610a",   "97",      "92",      "6c",          "64",      "55 0161",  "54 0100000061",
+        "46 310a",     "4c 310a", "56 610a", "70 300a",     "67 300a", "00",       "ff",
+        "8002"}) {
     const Result<Parsed> parsed = ParseHex("8005 28" + std::string(hex) + "2e");
     ASSERT_THAT(parsed, FailsWith(kOpcodeNotAllowed)) << hex;
     EXPECT_THAT(parsed.error().message, HasSubstr("byte 3:")) << hex;
@@ -214,11 +230,11 @@ TEST(PickleHostileTest, P16BadAndRepeatedKeys) {
 }
 
 TEST(PickleHostileTest, P17Strings) {
-  EXPECT_THAT(ParseHex("8004 8c03 eda080 2e"), FailsWith(kBadString));   // a surrogate
-  EXPECT_THAT(ParseHex("8004 8c02 c0af 2e"), FailsWith(kBadString));     // overlong
+  EXPECT_THAT(ParseHex("8004 8c03 eda080 2e"), FailsWith(kBadString));    // a surrogate
+  EXPECT_THAT(ParseHex("8004 8c02 c0af 2e"), FailsWith(kBadString));      // overlong
   EXPECT_THAT(ParseHex("8004 8c04 f4908080 2e"), FailsWith(kBadString));  // above U+10FFFF
   EXPECT_THAT(ParseHex("8004 8c01 c3 2e"), FailsWith(kBadString));
-  EXPECT_THAT(ParseHex("8004 8c03 610062 2e"), FailsWith(kBadString));   // NUL, at the top
+  EXPECT_THAT(ParseHex("8004 8c03 610062 2e"), FailsWith(kBadString));  // NUL, at the top
   EXPECT_THAT(ParseHex("8004 8c03 610062 85 2e"), FailsWith(kBadString));
   EXPECT_THAT(ParseHex("8004 5d 8c03 610062 61 2e"), FailsWith(kBadString));
   EXPECT_THAT(ParseHex("8004 7d 8c03 610062 4e 73 2e"), FailsWith(kBadString));
@@ -314,8 +330,7 @@ Bytes DocumentedExample(const std::string& path) {
 }
 
 TEST(PickleMachineTest, TheDocumentsExampleIsRead) {
-  ASSERT_OK_AND_ASSIGN(const Parsed parsed,
-                       ParseBytes(DocumentedExample("docs/format/pickle.md")));
+  ASSERT_OK_AND_ASSIGN(const Parsed parsed, ParseBytes(DocumentedExample("docs/format/pickle.md")));
   const Document& document = parsed.document;
   EXPECT_EQ(parsed.protocol, 4);
   const NodeId pair = document.Find(document.root(), "w");
@@ -383,8 +398,7 @@ TEST(PickleMachineTest, FramesAreHeldToTheirSize) {
   EXPECT_OK(ParseHex("8004 95 0100000000000000 4e 2e"));  // STOP outside
   EXPECT_THAT(ParseHex("8004 95 0100000000000000 4b 01 2e"), FailsWith(kBadFrame));
   EXPECT_THAT(ParseHex("8004 95 0300000000000000 43 02 0102 2e"), FailsWith(kBadFrame));
-  EXPECT_THAT(ParseHex("8004 95 0b00000000000000 95 0200000000000000 4e 2e"),
-              FailsWith(kBadFrame));
+  EXPECT_THAT(ParseHex("8004 95 0b00000000000000 95 0200000000000000 4e 2e"), FailsWith(kBadFrame));
   EXPECT_THAT(ParseHex("8004 95 0300000000000000 4e 2e"), FailsWith(kPickleTruncated));
 }
 

@@ -33,12 +33,11 @@ Result<Header> Read(std::string_view json, std::size_t data_bytes) {
 }
 
 TEST(SafetensorsHeaderTest, Tensors) {
-  ASSERT_OK_AND_ASSIGN(
-      const Header header,
-      Read(R"( {"b":{"dtype":"F32","shape":[2],"data_offsets":[3,11]},)"
-           R"("__metadata__":{"k":"v"},)"
-           R"("a":{"shape":[3],"data_offsets":[0,3],"dtype":"U8"}} )",
-           11));
+  ASSERT_OK_AND_ASSIGN(const Header header,
+                       Read(R"( {"b":{"dtype":"F32","shape":[2],"data_offsets":[3,11]},)"
+                            R"("__metadata__":{"k":"v"},)"
+                            R"("a":{"shape":[3],"data_offsets":[0,3],"dtype":"U8"}} )",
+                            11));
   ASSERT_EQ(header.entries.size(), 2U);
   EXPECT_EQ(header.entries[0].name, "a");
   EXPECT_EQ(header.entries[0].dtype, DType::kUint8);

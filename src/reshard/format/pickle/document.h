@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "reshard/base/bytes.h"
+#include "reshard/base/check.h"
 
 namespace reshard::pickle {
 
@@ -118,5 +119,57 @@ class Document {
   std::vector<NodeId> items_;
   std::vector<Run> object_items_;
 };
+
+// Called for every node of large documents.
+
+inline NodeId Document::root() const { return root_; }
+
+inline std::size_t Document::num_nodes() const { return nodes_.size(); }
+
+inline Kind Document::kind(NodeId node) const { return nodes_[node].kind; }
+
+inline bool Document::AsBool(NodeId node) const {
+  RESHARD_CHECK(kind(node) == Kind::kBool);
+  return nodes_[node].value != 0;
+}
+
+inline std::int64_t Document::AsInt(NodeId node) const {
+  RESHARD_CHECK(kind(node) == Kind::kInt);
+  return static_cast<std::int64_t>(nodes_[node].value);
+}
+
+inline std::string_view Document::Text(NodeId node) const {
+  RESHARD_CHECK(kind(node) == Kind::kText);
+  return std::string_view(text_).substr(nodes_[node].value, nodes_[node].count);
+}
+
+inline std::span<const NodeId> Document::items(NodeId node) const {
+  const Node& n = nodes_[node];
+  RESHARD_CHECK(n.kind == Kind::kTuple || n.kind == Kind::kList || n.kind == Kind::kDict ||
+                n.kind == Kind::kSet || n.kind == Kind::kPersistent);
+  return std::span(items_).subspan(n.value, n.count);
+}
+
+inline std::uint16_t Document::global(NodeId node) const {
+  RESHARD_CHECK(kind(node) == Kind::kGlobal);
+  return nodes_[node].number;
+}
+
+inline std::uint16_t Document::callable(NodeId node) const {
+  RESHARD_CHECK(kind(node) == Kind::kObject);
+  return nodes_[node].number;
+}
+
+inline NodeId Document::args(NodeId node) const {
+  RESHARD_CHECK(kind(node) == Kind::kObject);
+  return static_cast<NodeId>(nodes_[node].value >> 32);
+}
+
+inline NodeId Document::state(NodeId node) const {
+  RESHARD_CHECK(kind(node) == Kind::kObject);
+  return static_cast<NodeId>(nodes_[node].value);
+}
+
+inline std::uint64_t Document::offset(NodeId node) const { return nodes_[node].offset; }
 
 }  // namespace reshard::pickle

@@ -7,7 +7,11 @@ namespace {
 /// Bytes of the valid sequence at `p`, which does not begin with ASCII; 0 when there is none.
 std::size_t SequenceSize(const unsigned char* p, std::size_t left) {
   const unsigned first = p[0];
-  const std::size_t size = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  const std::size_t size = first < 0xc2   ? 0
+                           : first < 0xe0 ? 2
+                           : first < 0xf0 ? 3
+                           : first < 0xf5 ? 4
+                                          : 0;
   if (size == 0 || size > left) {
     return 0;
   }
