@@ -40,9 +40,8 @@ std::vector<ForeignRef> PaddleFormat::Find(std::span<const std::string> names) c
       found.push_back({std::string(kName), text, parsed->unique_id});
     }
   }
-  std::sort(found.begin(), found.end(), [](const ForeignRef& a, const ForeignRef& b) {
-    return a.unique_id < b.unique_id;
-  });
+  std::sort(found.begin(), found.end(),
+            [](const ForeignRef& a, const ForeignRef& b) { return a.unique_id < b.unique_id; });
   return found;
 }
 
@@ -56,6 +55,11 @@ Result<std::unique_ptr<ForeignMetadata>> PaddleFormat::ReadMetadata(const Foreig
 }
 
 bool PaddleFormat::LooksLikeFile(std::string_view name, ByteSpan first_bytes) const {
+  // A rank's part of a distributed checkpoint is no checkpoint: its metadata says what is missing.
+  if (const std::optional<Name> parsed = ParseName(name);
+      parsed && parsed->kind == NameKind::kData) {
+    return false;
+  }
   const bool named = name.ends_with(".pdparams") || name.ends_with(".pdopt");
   const bool pickle = first_bytes.size() >= 2 && first_bytes[0] == std::byte{0x80} &&
                       first_bytes[1] >= std::byte{2} && first_bytes[1] <= std::byte{5};
