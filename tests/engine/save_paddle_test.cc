@@ -10,6 +10,7 @@
 
 #include "reshard/codec/crc64.h"
 #include "reshard/engine/foreign.h"
+#include "reshard/engine/verify.h"
 #include "reshard/format/native/catalog_codec.h"
 #include "reshard/format/paddle/metadata.h"
 #include "reshard/format/paddle/names.h"
@@ -382,6 +383,128 @@ TEST(SavePaddleTest, OfTwoWritersOneWinsOrBothDoWhole) {
         CheckAll(*storage, first ? 100 : 200);
       }
     }
+  }
+}
+
+/// Loads on `ranks` ranks into columns and compares.
+void ExpectLoads(int ranks, Storage& storage, std::uint64_t salt) {
+  const auto results = OnRanks(ranks, [&](ProcessGroup& group) {
+    const int rank = group.rank();
+    const Shape rows = {23, 8};
+    const Shape columns = {6, 40};
+    StateDict state;
+    state["model"]["rows"] = TargetTensor(DType::kFloat32, rows, {CutBox(rows, 1, rank, ranks)});
+    state["model"]["columns"] =
+        TargetTensor(DType::kBfloat16, columns, {CutBox(columns, 0, rank, ranks)});
+    state["opt"]["same"] = TargetTensor(DType::kInt64, {31}, {WholeBox(Shape{31})});
+    state["step"] = TargetTensor(DType::kUint8, {}, {WholeBox(Shape{})});
+    auto report = Load(state, storage, group);
+    const auto wrong = [&state](const char* outer, const char* key, std::uint64_t s) {
+      const Value* at = outer == nullptr ? &state : state.Find(outer);
+      return CountWrong(*at->Find(key)->get_if<Tensor>(), s);
+    };
+    EXPECT_EQ(wrong("model", "rows", salt + 1), 0U);
+    EXPECT_EQ(wrong("model", "columns", salt + 2), 0U);
+    EXPECT_EQ(wrong("opt", "same", salt + 3), 0U);
+    EXPECT_EQ(wrong(nullptr, "step", salt + 4), 0U);
+    return report;
+  });
+  ExpectOneOutcome(results);
+  EXPECT_OK(results[0]);
+}
+
+TEST(SavePaddleTest, LoadsWithAndWithoutItsIndex) {
+  for (const int ranks : {1, 3}) {
+    for (const char* format : {"paddle", "paddle:2.6"}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, format));
+      const auto storage = NewMemoryStorage();
+      SaveOptions options = PaddleOptions();
+      options.format = format;
+      ASSERT_OK(SaveOn(ranks, *storage, 100, options)[0]);
+      ASSERT_OK_AND_ASSIGN(const VerifyReport verified, Verify(*storage));
+      ASSERT_EQ(verified.snapshots.size(), 1U);
+      EXPECT_TRUE(verified.snapshots[0].faults.empty());
+      EXPECT_FALSE(verified.snapshots[0].structure_only);
+      ExpectLoads(2, *storage, 100);
+      ASSERT_OK(storage->Remove(kIndex));
+      ExpectLoads(4, *storage, 100);
+    }
+  }
+}
+
+TEST(SavePaddleTest, ThePicklesSayWhatTheIndexSays) {
+  const auto storage = NewMemoryStorage();
+  ASSERT_OK(SaveOn(3, *storage, 100)[0]);
+  const Catalog index = IndexOf(*storage);
+  ForeignOptions options;
+  options.use_index = false;
+  ASSERT_OK_AND_ASSIGN(const ForeignCheckpoint read,
+                       OpenForeign(*storage, {"paddle", kMetadata, 0}, options));
+  EXPECT_TRUE(read.content.faults.empty());
+  const Catalog& catalog = read.content.catalog;
+  EXPECT_EQ(catalog.columns().keys, index.columns().keys);
+  EXPECT_EQ(catalog.columns().shapes, index.columns().shapes);
+  EXPECT_EQ(catalog.columns().dtypes, index.columns().dtypes);
+  EXPECT_EQ(catalog.columns().paths, index.columns().paths);
+  EXPECT_EQ(catalog.columns().chunk_files, index.columns().chunk_files);
+  EXPECT_EQ(catalog.columns().chunk_offsets, index.columns().chunk_offsets);
+  EXPECT_EQ(catalog.columns().chunk_boxes, index.columns().chunk_boxes);
+}
+
+TEST(SavePaddleTest, AnOverwriteWithoutAnIndexFindsTheOldFiles) {
+  const auto storage = NewMemoryStorage();
+  ASSERT_OK(SaveOn(3, *storage, 100)[0]);
+  ASSERT_OK(storage->Remove(kIndex));
+  ASSERT_OK(SaveOn(1, *storage, 200, PaddleOptions(true))[0]);
+  EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, kIndex, "0_a1_0.distcp", "0_p1_a1_0.distcp"));
+}
+
+Bytes ReadGolden(const std::string& name) {
+  std::ifstream in(fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, name),
+                   std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  return Bytes(AsBytes(text).begin(), AsBytes(text).end());
+}
+
+/// What tests/golden/paddle_handmade holds, as its README says.
+StateDict GoldenState(int rank) {
+  StateDict state;
+  const auto cut = [rank](const Shape& shape, std::size_t axis) {
+    return std::vector<Box>{CutBox(shape, axis, rank, 2)};
+  };
+  state["model"]["row"] = PatternTensor(DType::kFloat32, {4, 3}, cut({4, 3}, 0), 1);
+  state["model"]["col"] = PatternTensor(DType::kFloat64, {2, 6}, cut({2, 6}, 1), 2);
+  state["model"]["bf16"] = PatternTensor(DType::kBfloat16, {6, 2}, cut({6, 2}, 0), 3);
+  state["model"]["f8"] = PatternTensor(DType::kFloat8E5m2, {5, 2}, cut({5, 2}, 0), 4);
+  state["model"]["scalar"] = PatternTensor(DType::kInt64, {}, {WholeBox(Shape{})}, 5);
+  state["optimizer"]["master_weights"]["linear_0.w_0"] =
+      PatternTensor(DType::kFloat32, {2, 3}, {WholeBox(Shape{2, 3})}, 6);
+  return state;
+}
+
+TEST(SavePaddleTest, BytesAreThoseOfTheGoldenFiles) {
+  for (const bool legacy : {false, true}) {
+    const auto storage = NewMemoryStorage();
+    SaveOptions options = PaddleOptions();
+    options.format = legacy ? "paddle:3.1" : "paddle:3.3";
+    const auto saved = OnRanks(2, [&](ProcessGroup& group) {
+      return Save(GoldenState(group.rank()), *storage, group, options);
+    });
+    ASSERT_OK(saved[0]);
+    ASSERT_OK(storage->Remove(kIndex));  // it has times
+    for (const std::string& name : Names(*storage)) {
+      const Bytes bytes = ReadObject(*storage, name);
+      const std::string golden =
+          name == kMetadata ? (legacy ? "legacy.metadata" : "flex.metadata") : name;
+      if (std::getenv("RESHARD_MAKE_GOLDEN") != nullptr) {
+        std::ofstream out(
+            fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, golden),
+            std::ios::binary);
+        out << AsText(bytes);
+      }
+      EXPECT_TRUE(bytes == ReadGolden(golden)) << golden;
+    }
+    EXPECT_EQ(Names(*storage).size(), 3U);
   }
 }
 

@@ -40,9 +40,8 @@ std::vector<ForeignRef> PaddleFormat::Find(std::span<const std::string> names) c
       found.push_back({std::string(kName), text, parsed->unique_id});
     }
   }
-  std::sort(found.begin(), found.end(), [](const ForeignRef& a, const ForeignRef& b) {
-    return a.unique_id < b.unique_id;
-  });
+  std::sort(found.begin(), found.end(),
+            [](const ForeignRef& a, const ForeignRef& b) { return a.unique_id < b.unique_id; });
   return found;
 }
 
