@@ -49,13 +49,14 @@ StateDict StateOf(std::uint64_t salt, int rank, int size) {
   return state;
 }
 
-std::vector<Result<SaveResult>> SaveOn(int ranks, Storage& storage, std::uint64_t salt,
-                                       const SaveOptions& options = PaddleOptions()) {
+/// The result of rank 0; all have one outcome.
+Result<SaveResult> SaveOn(int ranks, Storage& storage, std::uint64_t salt,
+                          const SaveOptions& options = PaddleOptions()) {
   auto results = OnRanks(ranks, [&](ProcessGroup& group) {
     return Save(StateOf(salt, group.rank(), ranks), storage, group, options);
   });
   ExpectOneOutcome(results);
-  return results;
+  return std::move(results[0]);
 }
 
 /// Saves `state` on one rank.
@@ -115,10 +116,10 @@ TEST(SavePaddleTest, EveryByteIsWhereTheIndexSays) {
     SCOPED_TRACE(ranks);
     const auto storage = NewMemoryStorage();
     const auto results = SaveOn(ranks, *storage, 100);
-    ASSERT_OK(results[0]);
-    EXPECT_EQ(results[0]->unique_id, 0U);
-    EXPECT_EQ(results[0]->attempt, 0U);
-    EXPECT_EQ(results[0]->file_name, "0_0.distcp");
+    ASSERT_OK(results);
+    EXPECT_EQ(results->unique_id, 0U);
+    EXPECT_EQ(results->attempt, 0U);
+    EXPECT_EQ(results->file_name, "0_0.distcp");
     CheckAll(*storage, 100);
     const Catalog catalog = IndexOf(*storage);
     EXPECT_EQ(catalog.info().format, "paddle");
@@ -167,30 +168,30 @@ TEST(SavePaddleTest, TheMetadataIsThatOfItsPieces) {
 
 TEST(SavePaddleTest, AnOverwriteLeavesOnlyTheNewFiles) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(3, *storage, 100)[0]);
+  ASSERT_OK(SaveOn(3, *storage, 100));
   const auto again = SaveOn(1, *storage, 200, PaddleOptions(true));
-  ASSERT_OK(again[0]);
-  EXPECT_EQ(again[0]->attempt, 1U);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->attempt, 1U);
   EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, kIndex, "0_a1_0.distcp", "0_p1_a1_0.distcp"));
   CheckAll(*storage, 200);
 }
 
 TEST(SavePaddleTest, ASecondSaveIsRefusedUntouched) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(1, *storage, 100)[0]);
+  ASSERT_OK(SaveOn(1, *storage, 100));
   const Contents before = ReadAll(*storage);
-  EXPECT_THAT(SaveOn(2, *storage, 200)[0], FailsWith("SNAPSHOT_EXISTS"));
+  EXPECT_THAT(SaveOn(2, *storage, 200), FailsWith("SNAPSHOT_EXISTS"));
   SaveOptions other = PaddleOptions();
   other.unique_id = 1;
-  EXPECT_THAT(SaveOn(2, *storage, 200, other)[0], FailsWith("ONE_ID_PER_DIRECTORY"));
+  EXPECT_THAT(SaveOn(2, *storage, 200, other), FailsWith("ONE_ID_PER_DIRECTORY"));
   other.unique_id = 10;
   other.overwrite = true;
-  EXPECT_THAT(SaveOn(2, *storage, 200, other)[0], FailsWith("ID_CLASH"));
+  EXPECT_THAT(SaveOn(2, *storage, 200, other), FailsWith("ID_CLASH"));
   SaveOptions native;
-  EXPECT_THAT(SaveOn(2, *storage, 200, native)[0], FailsWith("FOREIGN_DIRECTORY"));
+  EXPECT_THAT(SaveOn(2, *storage, 200, native), FailsWith("FOREIGN_DIRECTORY"));
   EXPECT_EQ(ReadAll(*storage), before);
   other.unique_id = 1;
-  ASSERT_OK(SaveOn(1, *storage, 300, other)[0]);
+  ASSERT_OK(SaveOn(1, *storage, 300, other));
   CheckAll(*storage, 100);  // beside it, nothing deleted
 }
 
@@ -199,7 +200,7 @@ TEST(SavePaddleTest, OtherFormatsDirectoriesAreRefused) {
                            "model.safetensors", "model.safetensors.index.json"}) {
     const auto storage = NewMemoryStorage();
     PutObject(*storage, name, AsBytes("x"));
-    EXPECT_THAT(SaveOn(1, *storage, 1)[0], FailsWith("FOREIGN_DIRECTORY")) << name;
+    EXPECT_THAT(SaveOn(1, *storage, 1), FailsWith("FOREIGN_DIRECTORY")) << name;
     EXPECT_THAT(Names(*storage), ElementsAre(name));
   }
 }
@@ -211,8 +212,8 @@ TEST(SavePaddleTest, StraysOfACrashDoNotDisturb) {
     PutObject(*storage, name, AsBytes("stray"));
   }
   const auto saved = SaveOn(2, *storage, 100);
-  ASSERT_OK(saved[0]);
-  EXPECT_EQ(saved[0]->attempt, 4U);
+  ASSERT_OK(saved);
+  EXPECT_EQ(saved->attempt, 4U);
   CheckAll(*storage, 100);
   EXPECT_EQ(AsText(ReadObject(*storage, "0_0.distcp")), "stray");
   EXPECT_EQ(AsText(ReadObject(*storage, "0_a3_0.distcp")), "stray");
@@ -223,8 +224,8 @@ TEST(SavePaddleTest, MetadataOfUnknownFilesDeletesNothing) {
   PutObject(*storage, kMetadata, AsBytes("no pickle"));
   PutObject(*storage, "0_0.distcp", AsBytes("theirs"));
   const auto saved = SaveOn(1, *storage, 100, PaddleOptions(true));
-  ASSERT_OK(saved[0]);
-  EXPECT_EQ(saved[0]->attempt, 1U);
+  ASSERT_OK(saved);
+  EXPECT_EQ(saved->attempt, 1U);
   CheckAll(*storage, 100);
   EXPECT_EQ(AsText(ReadObject(*storage, "0_0.distcp")), "theirs");
 }
@@ -350,7 +351,7 @@ TEST(SavePaddleTest, OfTwoWritersOneWinsOrBothDoWhole) {
     for (int round = 0; round < 20; ++round) {
       const auto storage = NewMemoryStorage();
       if (overwrite) {
-        ASSERT_OK(SaveOn(1, *storage, 50)[0]);
+        ASSERT_OK(SaveOn(1, *storage, 50));
       }
       std::vector<std::optional<Result<SaveResult>>> results(2);
       std::vector<std::thread> threads;
@@ -420,7 +421,7 @@ TEST(SavePaddleTest, LoadsWithAndWithoutItsIndex) {
       const auto storage = NewMemoryStorage();
       SaveOptions options = PaddleOptions();
       options.format = format;
-      ASSERT_OK(SaveOn(ranks, *storage, 100, options)[0]);
+      ASSERT_OK(SaveOn(ranks, *storage, 100, options));
       ASSERT_OK_AND_ASSIGN(const VerifyReport verified, Verify(*storage));
       ASSERT_EQ(verified.snapshots.size(), 1U);
       EXPECT_TRUE(verified.snapshots[0].faults.empty());
@@ -434,7 +435,7 @@ TEST(SavePaddleTest, LoadsWithAndWithoutItsIndex) {
 
 TEST(SavePaddleTest, ThePicklesSayWhatTheIndexSays) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(3, *storage, 100)[0]);
+  ASSERT_OK(SaveOn(3, *storage, 100));
   const Catalog index = IndexOf(*storage);
   ForeignOptions options;
   options.use_index = false;
@@ -453,9 +454,9 @@ TEST(SavePaddleTest, ThePicklesSayWhatTheIndexSays) {
 
 TEST(SavePaddleTest, AnOverwriteWithoutAnIndexFindsTheOldFiles) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(3, *storage, 100)[0]);
+  ASSERT_OK(SaveOn(3, *storage, 100));
   ASSERT_OK(storage->Remove(kIndex));
-  ASSERT_OK(SaveOn(1, *storage, 200, PaddleOptions(true))[0]);
+  ASSERT_OK(SaveOn(1, *storage, 200, PaddleOptions(true)));
   EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, kIndex, "0_a1_0.distcp", "0_p1_a1_0.distcp"));
 }
 
@@ -520,14 +521,14 @@ class SavePaddleFaultTest : public ::testing::TestWithParam<std::tuple<int, bool
   void SetUp() override {
     std::tie(ranks_, overwrite_) = GetParam();
     const auto base = Before();
-    ASSERT_OK(SaveOn(ranks_, *base, 200, PaddleOptions(overwrite_))[0]);
+    ASSERT_OK(SaveOn(ranks_, *base, 200, PaddleOptions(overwrite_)));
     after_ = ReadAll(*base);
   }
 
   std::unique_ptr<Storage> Before() const {
     auto base = NewMemoryStorage();
     if (overwrite_) {
-      EXPECT_OK(SaveOn(ranks_, *base, 100)[0]);
+      EXPECT_OK(SaveOn(ranks_, *base, 100));
     }
     return base;
   }
@@ -568,7 +569,7 @@ class SavePaddleFaultTest : public ::testing::TestWithParam<std::tuple<int, bool
           fault.action == FaultAction::kFail ||
               (fault.action == FaultAction::kFailAfter && hit.load() != StorageOp::kCreate));
     const auto again = SaveOn(ranks_, *base, 300, PaddleOptions(true));
-    EXPECT_OK(again[0]);
+    EXPECT_OK(again);
     CheckAll(*base, 300);
     return happened;
   }
