@@ -14,15 +14,6 @@
 namespace reshard::bench {
 namespace {
 
-template <typename T>
-T Must(Result<T> result) {
-  if (!result.ok()) {
-    fmt::print(stderr, "reshard_bench: {}\n", result.error().ToString());
-    std::exit(2);
-  }
-  return std::move(*result);
-}
-
 constexpr std::uint64_t kRows = 8192;
 constexpr std::uint64_t kColumns = 8192;
 

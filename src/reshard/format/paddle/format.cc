@@ -55,6 +55,11 @@ Result<std::unique_ptr<ForeignMetadata>> PaddleFormat::ReadMetadata(const Foreig
 }
 
 bool PaddleFormat::LooksLikeFile(std::string_view name, ByteSpan first_bytes) const {
+  // A rank's part of a distributed checkpoint is no checkpoint: its metadata says what is missing.
+  if (const std::optional<Name> parsed = ParseName(name);
+      parsed && parsed->kind == NameKind::kData) {
+    return false;
+  }
   const bool named = name.ends_with(".pdparams") || name.ends_with(".pdopt");
   const bool pickle = first_bytes.size() >= 2 && first_bytes[0] == std::byte{0x80} &&
                       first_bytes[1] >= std::byte{2} && first_bytes[1] <= std::byte{5};

@@ -3,8 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "reshard/base/utf8.h"
 #include "reshard/format/pickle/document_builder_internal.h"
-#include "reshard/format/pickle/utf8_internal.h"
 
 namespace reshard::pickle {
 namespace {
