@@ -385,6 +385,7 @@ class SaveSession {
     if (local_.ok() && !rank_plan_.chunks.empty()) {
       PayloadOptions payload;
       payload.threads = options_.threads;
+      payload.buffer_bytes = options_.buffer_bytes;
       payload.progress = [this](std::uint64_t bytes) { return Advance(bytes); };
       local_ = file_->Write(payload);
       group_.Beat();
@@ -492,6 +493,9 @@ class SaveSession {
     info.coordinator_rank = static_cast<std::uint64_t>(options_.coordinator_rank);
     RESHARD_TRY_ASSIGN(const Catalog catalog,
                        MakeCatalog(info, *plan_, reports, merged_objects_, GlobalRanks(group_)));
+    if (options_.inspect) {
+      RESHARD_TRY(CallGuarded("the inspect callback", [&] { return options_.inspect(catalog); }));
+    }
     return Publish(catalog);
   }
 
