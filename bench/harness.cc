@@ -208,4 +208,21 @@ void Report::Print(const std::string& json_path) const {
   std::ofstream(json_path) << out.dump(2) << "\n";
 }
 
+void Die(const std::string& message) {
+  fmt::print(stderr, "reshard_bench: {}\n", message);
+  std::exit(2);
+}
+
+void RunRanks(int ranks, const std::function<void(ProcessGroup&)>& body) {
+  auto groups = ThreadProcessGroups(ranks);
+  std::vector<std::thread> threads;
+  threads.reserve(groups.size());
+  for (auto& group : groups) {
+    threads.emplace_back([&body, &group] { body(*group); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
 }  // namespace reshard::bench

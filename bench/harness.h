@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reshard/base/bytes.h"
+#include "reshard/base/result.h"
+#include "reshard/comm/process_group.h"
 
 namespace reshard::bench {
 
@@ -59,6 +62,21 @@ void ResetPeakMemory();
 std::uint64_t PeakMemory();
 std::uint64_t CurrentMemory();
 
+/// Says what failed and ends the program.
+[[noreturn]] void Die(const std::string& message);
+
+/// The value, or Die.
+template <typename T>
+T Must(Result<T> result) {
+  if (!result.ok()) {
+    Die(result.error().ToString());
+  }
+  return std::move(*result);
+}
+
+/// Runs `body(group)` on thread ranks.
+void RunRanks(int ranks, const std::function<void(ProcessGroup&)>& body);
+
 /// One figure: a name, a value, its goal if it has one.
 class Report {
  public:
@@ -88,11 +106,14 @@ struct Options {
   std::string directory;  ///< Scratch folder on the disk under test.
   std::uint64_t bytes = 4ULL << 30;
   int repeats = 3;
+  std::string paddle_python;  ///< Interpreter with PaddlePaddle; empty: without the peer.
+  std::string paddle_script;  ///< paddle/paddle_llm2g.py
 };
 
 // The workloads.
 void RunSave(const Options& options, Report& report);
 void RunLoad(const Options& options, Report& report);
+void RunPaddle(const Options& options, Report& report);
 void RunReshard(const Options& options, Report& report);
 void RunSlice(const Options& options, Report& report);
 void RunPlanning(const Options& options, Report& report);

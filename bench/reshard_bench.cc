@@ -12,8 +12,9 @@
 int main(int argc, char** argv) {
   using namespace reshard::bench;  // NOLINT: a program of one namespace
   const std::map<std::string, void (*)(const Options&, Report&)> workloads = {
-      {"load", RunLoad}, {"planning", RunPlanning}, {"reshard", RunReshard},
-      {"save", RunSave}, {"slice", RunSlice},       {"small-runs", RunSmallRuns}};
+      {"load", RunLoad},           {"paddle", RunPaddle}, {"planning", RunPlanning},
+      {"reshard", RunReshard},     {"save", RunSave},     {"slice", RunSlice},
+      {"small-runs", RunSmallRuns}};
   Options options;
   std::string parent = ".";
   std::string json;
@@ -21,12 +22,16 @@ int main(int argc, char** argv) {
   bool enforce = false;
   std::vector<std::string> names;
   CLI::App app("Measures reshard against the raw speed of this machine.");
-  app.add_option("workloads", names, "save load reshard slice planning small-runs (default: all)");
+  app.add_option("workloads", names,
+                 "save load reshard slice planning small-runs paddle (default: all)");
   app.add_option("--dir", parent, "Parent of the scratch folder, on the disk to measure")
       ->capture_default_str();
   app.add_option("--gib", gib, "Size of the checkpoint of save and load")->capture_default_str();
   app.add_option("--repeats", options.repeats, "Runs of each timing")->capture_default_str();
   app.add_option("--json", json, "Write the figures to this file too");
+  app.add_option("--paddle-python", options.paddle_python,
+                 "Interpreter that imports PaddlePaddle: measures it too");
+  app.add_option("--paddle-script", options.paddle_script, "bench/paddle/paddle_llm2g.py");
   app.add_flag("--enforce", enforce, "Exit with 1 when a goal is missed");
   CLI11_PARSE(app, argc, argv);
   options.bytes = static_cast<std::uint64_t>(gib * (1ULL << 30));
@@ -37,7 +42,7 @@ int main(int argc, char** argv) {
   }
   options.directory = pattern;
   if (names.empty()) {
-    names = {"save", "load", "reshard", "slice", "planning", "small-runs"};
+    names = {"save", "load", "reshard", "slice", "planning", "small-runs", "paddle"};
   }
   Report report;
   for (const std::string& name : names) {

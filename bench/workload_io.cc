@@ -23,15 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kTensors = 200;
 
-template <typename T>
-T Must(Result<T> result) {
-  if (!result.ok()) {
-    fmt::print(stderr, "reshard_bench: {}\n", result.error().ToString());
-    std::exit(2);
-  }
-  return std::move(*result);
-}
-
 /// `bytes` of memory as float32 tensors of 1024 columns.
 StateDict MakeState(std::byte* memory, std::uint64_t bytes, std::size_t tensors) {
   constexpr std::uint64_t kColumns = 1024;
@@ -55,18 +46,6 @@ double SaveSeconds(const StateDict& state, const std::string& dir) {
   ::sync();
   const std::unique_ptr<ProcessGroup> group = SingleProcessGroup();
   return Seconds([&] { Must(Save(state, dir, *group)); });
-}
-
-/// Runs `body(group)` on thread ranks.
-void RunRanks(int ranks, const std::function<void(ProcessGroup&)>& body) {
-  auto groups = ThreadProcessGroups(ranks);
-  std::vector<std::thread> threads;
-  for (auto& group : groups) {
-    threads.emplace_back([&] { body(*group); });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
 }
 
 /// A state of tensors cut along `axis` over the ranks; -1 replicated.

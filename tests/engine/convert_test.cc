@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "reshard/engine/checkpoint.h"
 #include "reshard/engine/snapshot.h"
 #include "reshard/engine/tensor_reader.h"
 #include "reshard/engine/verify.h"
@@ -354,6 +355,61 @@ TEST(ConvertTest, ReadsRowsAboutOnce) {
       EXPECT_LE(ratio, 1.10) << ranks << " ranks, " << mib << " MiB";
       EXPECT_EQ(report->digests_equal, 120U);
     }
+  }
+}
+
+TEST(ConvertTest, ToPaddleAndBackKeepsTheBytes) {
+  const std::unique_ptr<Storage> from = SmallCheckpoint();
+  const std::unique_ptr<Storage> paddle = NewMemoryStorage("paddle");
+  ConvertOptions options;
+  options.format = "paddle";
+  options.ranks = 3;  // the per-rank value is left out
+  EXPECT_EQ(ConvertAll(*from, *paddle, options).error().reason, "MISSING_PER_RANK");
+  options.ranks = 2;
+  EXPECT_EQ(ConvertAll(*from, *paddle, options).error().reason, "UNSUPPORTED_BY_FORMAT");
+  options.dry_run = true;
+  EXPECT_EQ(ConvertAll(*from, *paddle, options).error().reason, "UNSUPPORTED_BY_FORMAT");
+  EXPECT_TRUE(Names(*paddle).empty());
+  options.dry_run = false;
+  options.skip_unsupported = true;
+  options.ranks = 3;
+  const Result<ConvertReport> report = ConvertAll(*from, *paddle, options);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->unique_id, 0U);
+  EXPECT_EQ(report->skipped.size(), 10U);
+  EXPECT_EQ(report->digests_equal, 5U);
+  EXPECT_EQ(report->aliases, 0U);
+  EXPECT_EQ(report->objects, 0U);
+  const OpenedCheckpoint opened = ReadCheckpoint(*paddle).value();
+  const std::unique_ptr<Storage> back = NewMemoryStorage("back");
+  const Result<ConvertReport> again = Convert({opened.catalog, *paddle, opened.faults}, *back);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->digests_equal, 5U);
+  const Catalog a = ReadCatalog(*from, 7).value();
+  const Catalog b = ReadCatalog(*back, 0).value();
+  for (TensorId t = 0; t < b.num_tensors(); ++t) {
+    EXPECT_EQ(ReadTensor(b, *back, t), ReadTensor(a, *from, a.Find(b.key(t)).value())) << b.key(t);
+  }
+}
+
+TEST(ConvertTest, APaddleSourceWithoutAnIndexIsReadUnverified) {
+  const std::unique_ptr<Storage> from = SmallCheckpoint();
+  const std::unique_ptr<Storage> paddle = NewMemoryStorage("paddle");
+  ConvertOptions options;
+  options.format = "paddle";
+  options.skip_unsupported = true;
+  ASSERT_OK(ConvertAll(*from, *paddle, options));
+  ASSERT_OK(paddle->Remove("0.metadata.reshard"));
+  const OpenedCheckpoint opened = ReadCheckpoint(*paddle).value();
+  const std::unique_ptr<Storage> back = NewMemoryStorage("back");
+  const Result<ConvertReport> report = Convert({opened.catalog, *paddle, opened.faults}, *back);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->digests_new, 5U);
+  EXPECT_EQ(report->unverified, 5U);
+  const Catalog a = ReadCatalog(*from, 7).value();
+  const Catalog b = ReadCatalog(*back, 0).value();
+  for (TensorId t = 0; t < b.num_tensors(); ++t) {
+    EXPECT_EQ(b.digest(t), a.digest(a.Find(b.key(t)).value())) << b.key(t);
   }
 }
 

@@ -175,6 +175,9 @@ class ConvertCommand final : public Command {
     if (!report.ok() && report.error().reason == "INTERRUPTED") {
       RESHARD_TRY(InterruptGuard::Check());  // without the rank that noticed it
     }
+    if (!report.ok() && report.error().reason == "UNSUPPORTED_BY_FORMAT") {
+      report.error().message += "\npass --skip-unsupported to leave them out, or write --to native";
+    }
     if (report.ok() && !options_.engine.dry_run) {
       directory.Keep();
     }
@@ -190,8 +193,8 @@ class ConvertCommand final : public Command {
       const std::size_t shown = std::min(report.skipped.size(), kMostNamed);
       console.Message(Printable(fmt::format(
           "note: left out {} that the format cannot hold: {}{}", Count(report.skipped.size(), "key"),
-          fmt::join(report.skipped.begin(), report.skipped.begin() + static_cast<long>(shown), ", "),
-          shown < report.skipped.size() ? ", ..." : "")));
+          fmt::join(report.skipped.begin(), report.skipped.begin() + static_cast<long>(shown), "; "),
+          shown < report.skipped.size() ? "; ..." : "")));
     }
     if (report.unverified > 0) {
       console.Message(fmt::format(

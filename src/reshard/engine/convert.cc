@@ -4,16 +4,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <thread>
 
 #include "reshard/base/mutex.h"
+#include "reshard/catalog/description.h"
+#include "reshard/catalog/flatten.h"
 #include "reshard/comm/process_group.h"
 #include "reshard/engine/checkpoint.h"
 #include "reshard/engine/convert_state.h"
 #include "reshard/engine/data_file_opener.h"
 #include "reshard/engine/message.h"
 #include "reshard/engine/save.h"
+#include "reshard/engine/save_format.h"
 #include "reshard/engine/tensor_reader.h"
 
 namespace reshard {
@@ -67,12 +71,7 @@ class Converter {
         selection_(SelectKeys(catalog_, options.include, options.exclude)) {}
 
   Result<ConvertReport> Run() {
-    if (options_.format != kNativeFormat) {
-      return MakeError(ErrorCode::kUnsupported, "FORMAT",
-                       fmt::format("checkpoints of format '{}' cannot be written\nconvert to "
-                                   "native",
-                                   options_.format));
-    }
+    RESHARD_TRY_ASSIGN(format_, FindSaveFormat(options_.format));
     RESHARD_TRY(ChooseRanks());
     RESHARD_TRY_ASSIGN(const Budget budget, DivideMemory(options_.memory_bytes, report_.ranks));
     RESHARD_TRY(CheckDestination());
@@ -81,7 +80,7 @@ class Converter {
     TensorReader reader(catalog_, source_.storage, {true, budget.cached_blocks, 256});
     const ConvertState state(catalog_, selection_, reader);
     if (options_.dry_run) {
-      RESHARD_TRY(state.OfRank(0, report_.ranks));
+      RESHARD_TRY(CheckFormatHoldsAll(state));
       return report_;
     }
     RESHARD_TRY(SaveOnAllRanks(state, budget));
@@ -90,7 +89,8 @@ class Converter {
   }
 
  private:
-  bool holds_objects() const { return options_.format == kNativeFormat; }
+  /// Which holds aliases and objects, where other formats do not.
+  bool is_native() const { return options_.format == kNativeFormat; }
 
   Status ChooseRanks() {
     if (selection_.tensors.empty() && selection_.objects.empty()) {
@@ -99,11 +99,11 @@ class Converter {
                                    source_.storage.description()));
     }
     int ranks = options_.ranks;
-    if (holds_objects() || !options_.skip_unsupported) {
+    if (is_native() || !options_.skip_unsupported) {
       RESHARD_TRY_ASSIGN(ranks, PerRankCount(catalog_, selection_, ranks));
     }
     report_.ranks = std::max(1, ranks);
-    report_.unique_id = options_.unique_id.value_or(holds_objects() ? catalog_.info().unique_id : 0);
+    report_.unique_id = options_.unique_id.value_or(is_native() ? catalog_.info().unique_id : 0);
     return OkStatus();
   }
 
@@ -175,10 +175,34 @@ class Converter {
     return error;
   }
 
+  /// What Save would refuse before it writes.
+  Status CheckFormatHoldsAll(const ConvertState& state) {
+    RESHARD_TRY_ASSIGN(const StateDict dict, state.OfRank(0, report_.ranks));
+    RESHARD_TRY_ASSIGN(const std::vector<FlatEntry> leaves, Flatten(dict));
+    RESHARD_TRY_ASSIGN(StateDescription description, Describe(leaves));
+    for (const Unsupported& one : format_->Restrict(description)) {
+      report_.skipped.push_back(fmt::format("{}: {}", one.key, one.why));
+    }
+    std::sort(report_.skipped.begin(), report_.skipped.end());
+    report_.tensors = description.tensors.size();
+    report_.objects = description.objects.size();
+    if (report_.skipped.empty() || options_.skip_unsupported) {
+      return OkStatus();
+    }
+    const std::size_t shown = std::min(report_.skipped.size(), kMostFaults);
+    const auto end = report_.skipped.begin() + static_cast<std::ptrdiff_t>(shown);
+    return MakeError(ErrorCode::kUnsupported, "UNSUPPORTED_BY_FORMAT",
+                     fmt::format("the format {} cannot hold {} of the keys: {}{}", options_.format,
+                                 report_.skipped.size(),
+                                 fmt::join(report_.skipped.begin(), end, "; "),
+                                 shown < report_.skipped.size() ? "; ..." : ""));
+  }
+
+  /// What the destination will hold, as far as its format can.
   void CountSelected() {
     std::set<TensorId> stored;
     for (const TensorId tensor : selection_.tensors) {
-      if (stored.insert(catalog_.alias_of(tensor)).second) {
+      if (stored.insert(catalog_.alias_of(tensor)).second || !is_native()) {
         report_.bytes += catalog_.num_bytes(tensor);
       } else {
         ++report_.aliases;
@@ -204,6 +228,7 @@ class Converter {
     }
     RESHARD_TRY(std::move(results[0]));
     report_.unique_id = results[0]->unique_id;
+    report_.skipped = results[0]->skipped;
     return OkStatus();
   }
 
@@ -212,6 +237,8 @@ class Converter {
     Result<StateDict> dict = state.OfRank(group.rank(), group.size());
     RESHARD_TRY(group.Agree(dict.ok() ? OkStatus() : Status(tl::unexpected<Error>(dict.error()))));
     SaveOptions options;
+    options.format = options_.format;
+    options.skip_unsupported = options_.skip_unsupported;
     options.overwrite = options_.overwrite;
     options.threads = budget.threads;
     options.buffer_bytes = budget.buffer_bytes;
@@ -234,8 +261,25 @@ class Converter {
     return options_.progress({std::min(bytes_done_, report_.bytes), report_.bytes});
   }
 
+  /// What is in the destination.
+  void CountMade(const Catalog& made) {
+    report_.tensors = made.num_tensors();
+    report_.aliases = 0;
+    report_.bytes = 0;
+    report_.objects = 0;
+    for (TensorId tensor = 0; tensor < made.num_tensors(); ++tensor) {
+      const bool stored = made.alias_of(tensor) == tensor;
+      report_.aliases += stored ? 0 : 1;
+      report_.bytes += stored ? made.num_bytes(tensor) : 0;
+    }
+    for (std::size_t i = 0; i < made.num_objects(); i = made.FindObjects(made.object_key(i)).second) {
+      ++report_.objects;
+    }
+  }
+
   /// Before the commit, on the coordinator: what was written is what the source's catalog says.
   Status CompareDigests(const Catalog& made) {
+    CountMade(made);
     report_.digests_equal = 0;
     report_.digests_new = 0;
     report_.unverified = 0;
@@ -278,6 +322,7 @@ class Converter {
   Storage& destination_;
   const ConvertOptions& options_;
   const ConvertSelection selection_;
+  std::unique_ptr<SaveFormat> format_;
   ConvertReport report_;
   Mutex mutex_;
   std::vector<std::uint64_t> rank_bytes_;

@@ -60,7 +60,7 @@ struct ConvertReport {
   std::uint64_t digests_equal = 0;  ///< Tensors whose digest in the source was found again.
   std::uint64_t digests_new = 0;    ///< Tensors without one there...
   std::uint64_t unverified = 0;     ///< ...of which some bytes have no checksum either.
-  std::vector<std::string> skipped; ///< Keys that the format cannot hold.
+  std::vector<std::string> skipped;  ///< "key: why" that the format cannot hold.
 };
 
 /// Converts. `destination` has the new checkpoint when it returns OK, and nothing new otherwise
@@ -75,7 +75,7 @@ struct ConvertReport {
 /// Errors: kInvalidArgument NO_SUCH_KEY (nothing is selected), SAME_DIRECTORY, MEMORY_TOO_SMALL,
 ///         MISSING_PER_RANK (another number of ranks than there are per-rank values); kCorruption
 ///         SOURCE_FAULTS (lists them), TENSOR_DIGEST, PATH_CONFLICT and those of reading;
-///         kAlreadyExists SNAPSHOT_EXISTS; kUnsupported FORMAT; those of Save.
+///         kAlreadyExists SNAPSHOT_EXISTS; those of Save.
 /// Collective: no; it makes threads of its own.
 Result<ConvertReport> Convert(const ConvertSource& source, Storage& destination,
                               const ConvertOptions& options = {});
