@@ -54,8 +54,8 @@ int main(int argc, char** argv) {
   }
   const std::uint64_t salt = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 0;
   const std::uint64_t mib = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 0;
-  const auto saved = mib > 0 ? SaveLarge(**storage, id, mib)
-                             : reshard::testing::SaveSmall(**storage, id, salt);
+  const auto saved =
+      mib > 0 ? SaveLarge(**storage, id, mib) : reshard::testing::SaveSmall(**storage, id, salt);
   if (!saved.ok()) {
     std::fprintf(stderr, "%s\n", saved.error().ToString().c_str());
     return 1;

@@ -25,8 +25,7 @@ TEST(SliceTest, ReadsWhatNumPyReads) {
   EXPECT_EQ(Parse("5", shape), (std::vector<AxisSlice>{{5, 1, 1, true}, columns}));
   EXPECT_EQ(Parse("-1,", shape), (std::vector<AxisSlice>{{9, 1, 1, true}, columns}));
   EXPECT_EQ(Parse("..., 3", shape), (std::vector<AxisSlice>{rows, {3, 1, 1, true}}));
-  EXPECT_EQ(Parse("1, ..., 3", shape),
-            (std::vector<AxisSlice>{{1, 1, 1, true}, {3, 1, 1, true}}));
+  EXPECT_EQ(Parse("1, ..., 3", shape), (std::vector<AxisSlice>{{1, 1, 1, true}, {3, 1, 1, true}}));
   EXPECT_EQ(Parse("0:4, ::2", shape),
             (std::vector<AxisSlice>{{0, 1, 4, false}, {0, 2, 10, false}}));
   EXPECT_EQ(Parse("::-3, -5:", shape),
@@ -39,8 +38,8 @@ TEST(SliceTest, ReadsWhatNumPyReads) {
 
 TEST(SliceTest, RefusesWhatNumPyRefuses) {
   const Shape shape = {10, 20};
-  for (const char* text : {"", "10", "-11", "99999999999999999999", "1,2,3", "...,...", "a", "1:2:3:4",
-                           "::0", "1.5", "--1", ",1", "None", ":-:", "1,,2"}) {
+  for (const char* text : {"", "10", "-11", "99999999999999999999", "1,2,3", "...,...", "a",
+                           "1:2:3:4", "::0", "1.5", "--1", ",1", "None", ":-:", "1,,2"}) {
     const auto slice = ParseSlice(text, shape);
     ASSERT_FALSE(slice.ok()) << text;
     EXPECT_EQ(slice.error().reason, "BAD_SLICE") << text;
@@ -76,7 +75,8 @@ void CheckParts(std::string_view text, const Shape& shape, std::uint64_t most_by
 }
 
 TEST(SliceTest, PartsFollowEachOtherWithinTheBound) {
-  for (const char* text : {"...", "::-1, ::-1", "3", ":, 4", "::3, 1:15:4", "5:2, :", "2:9:2, ::-7"}) {
+  for (const char* text :
+       {"...", "::-1, ::-1", "3", ":, 4", "::3, 1:15:4", "5:2, :", "2:9:2, ::-7"}) {
     for (const std::uint64_t most : {1, 4, 50, 80, 200, 100000}) {
       CheckParts(text, {10, 20}, most);
     }

@@ -102,8 +102,7 @@ TEST_P(ConvertRandomTest, KeepsEveryByteOnAnyNumberOfRanks) {
   const int ranks = GetParam();
   for (std::uint64_t seed = 1; seed <= 25; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    const int savers =
-        HasPerRank(RandomDict(seed, 0, 1)) ? ranks : 1 + static_cast<int>(seed % 4);
+    const int savers = HasPerRank(RandomDict(seed, 0, 1)) ? ranks : 1 + static_cast<int>(seed % 4);
     const std::unique_ptr<Storage> from = NewMemoryStorage("from");
     RunRanks(savers, [&](ProcessGroup& group) {
       EXPECT_OK(Save(RandomDict(seed, group.rank(), savers), *from, group));
@@ -331,8 +330,8 @@ std::unique_ptr<Storage> MixedCheckpoint() {
     StateDict state;
     for (std::uint64_t i = 0; i < 120; ++i) {
       const Shape shape = i % 12 == 0 ? Shape{1000, 1024} : Shape{10 + i, 30};
-      state["layers"][fmt::format("{}", i)] = PatternTensor(
-          DType::kFloat32, shape, {CutBox(shape, 0, group.rank(), group.size())}, i);
+      state["layers"][fmt::format("{}", i)] =
+          PatternTensor(DType::kFloat32, shape, {CutBox(shape, 0, group.rank(), group.size())}, i);
     }
     EXPECT_OK(Save(state, *storage, group));
   });
@@ -351,7 +350,8 @@ TEST(ConvertTest, ReadsRowsAboutOnce) {
       ASSERT_OK(report);
       const double ratio =
           static_cast<double>(report->bytes_read) / static_cast<double>(report->bytes);
-      RecordProperty(fmt::format("ratio_{}_ranks_{}_mib", ranks, mib), fmt::format("{:.3f}", ratio));
+      RecordProperty(fmt::format("ratio_{}_ranks_{}_mib", ranks, mib),
+                     fmt::format("{:.3f}", ratio));
       EXPECT_LE(ratio, 1.10) << ranks << " ranks, " << mib << " MiB";
       EXPECT_EQ(report->digests_equal, 120U);
     }

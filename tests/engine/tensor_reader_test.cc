@@ -28,14 +28,10 @@ struct Stored {
 
 const std::vector<Stored>& AllStored() {
   static const std::vector<Stored> stored = {
-      {"bits", DType::kFloat4E2m1, {30, 64}, 0, 1},
-      {"columns", DType::kFloat32, {700, 300}, 1, 2},
-      {"empty", DType::kInt64, {0, 4}, 0, 3},
-      {"flat", DType::kBfloat16, {200'000}, 0, 4},
-      {"middle", DType::kInt16, {40, 50, 60}, 1, 5},
-      {"rows", DType::kFloat64, {500, 300}, 0, 6},
-      {"scalar", DType::kFloat32, {}, 0, 7},
-      {"six", DType::kFloat6E2m3, {7, 40}, 0, 8},
+      {"bits", DType::kFloat4E2m1, {30, 64}, 0, 1},  {"columns", DType::kFloat32, {700, 300}, 1, 2},
+      {"empty", DType::kInt64, {0, 4}, 0, 3},        {"flat", DType::kBfloat16, {200'000}, 0, 4},
+      {"middle", DType::kInt16, {40, 50, 60}, 1, 5}, {"rows", DType::kFloat64, {500, 300}, 0, 6},
+      {"scalar", DType::kFloat32, {}, 0, 7},         {"six", DType::kFloat6E2m3, {7, 40}, 0, 8},
   };
   return stored;
 }
@@ -73,8 +69,7 @@ Box RandomBox(Random& random, const Shape& shape, DType dtype) {
 std::uint64_t ReadWrong(TensorReader& reader, const Stored& stored, const Box& box) {
   TensorShard shard = AllocateShard(stored.dtype, box);
   const TensorId tensor = reader.catalog().Find(stored.key).value();
-  const Status status =
-      reader.ReadBox(tensor, box, {shard.view.data, NumBytes(box, stored.dtype)});
+  const Status status = reader.ReadBox(tensor, box, {shard.view.data, NumBytes(box, stored.dtype)});
   EXPECT_TRUE(status.ok()) << stored.key << ToString(box) << status.error().ToString();
   return CountWrong(Tensor{stored.dtype, stored.shape, {shard}}, stored.salt);
 }

@@ -60,9 +60,9 @@ Status CheckDisjoint(std::string_view key, const std::vector<Box>& boxes) {
 
 /// Whether some bytes come from a source that does not say by its owner which bytes they are.
 bool HasUnnamedSource(const Tensor& tensor) {
-  return std::any_of(
-      tensor.shards.begin(), tensor.shards.end(),
-      [](const TensorShard& shard) { return shard.source != nullptr && shard.owner == nullptr; });
+  return std::any_of(tensor.shards.begin(), tensor.shards.end(), [](const TensorShard& shard) {
+    return shard.source != nullptr && shard.owner == nullptr;
+  });
 }
 
 /// Where a tensor's elements lie: equal for two keys that share memory.

@@ -29,20 +29,13 @@ struct ConvertCommandOptions {
 };
 
 Json ToJson(const ConvertCommandOptions& options, const ConvertReport& report) {
-  return {{"source", options.source},
-          {"destination", options.destination},
-          {"format", options.format},
-          {"unique_id", report.unique_id},
-          {"dry_run", options.engine.dry_run},
-          {"ranks", report.ranks},
-          {"tensors", report.tensors},
-          {"aliases", report.aliases},
-          {"objects", report.objects},
-          {"bytes", report.bytes},
-          {"bytes_read", report.bytes_read},
-          {"digests_equal", report.digests_equal},
-          {"digests_new", report.digests_new},
-          {"unverified", report.unverified},
+  return {{"source", options.source},          {"destination", options.destination},
+          {"format", options.format},          {"unique_id", report.unique_id},
+          {"dry_run", options.engine.dry_run}, {"ranks", report.ranks},
+          {"tensors", report.tensors},         {"aliases", report.aliases},
+          {"objects", report.objects},         {"bytes", report.bytes},
+          {"bytes_read", report.bytes_read},   {"digests_equal", report.digests_equal},
+          {"digests_new", report.digests_new}, {"unverified", report.unverified},
           {"skipped", report.skipped}};
 }
 
@@ -57,15 +50,13 @@ std::string DigestsToText(const ConvertReport& report) {
 }
 
 std::string ToText(const ConvertCommandOptions& options, const ConvertReport& report) {
-  const std::string what = fmt::format(
-      "{} and {}, {}, as {} of {}", Count(report.tensors, "tensor"),
-      Count(report.objects, "object"), HumanBytes(report.bytes), options.format,
-      Count(static_cast<std::uint64_t>(report.ranks), "rank"));
-  const std::string place =
-      fmt::format("{}@{}", Printable(options.destination), report.unique_id);
-  return options.engine.dry_run
-             ? fmt::format("{}: would have {}\n", place, what)
-             : fmt::format("{}: {}; {}\n", place, what, DigestsToText(report));
+  const std::string what =
+      fmt::format("{} and {}, {}, as {} of {}", Count(report.tensors, "tensor"),
+                  Count(report.objects, "object"), HumanBytes(report.bytes), options.format,
+                  Count(static_cast<std::uint64_t>(report.ranks), "rank"));
+  const std::string place = fmt::format("{}@{}", Printable(options.destination), report.unique_id);
+  return options.engine.dry_run ? fmt::format("{}: would have {}\n", place, what)
+                                : fmt::format("{}: {}; {}\n", place, what, DigestsToText(report));
 }
 
 class ConvertCommand final : public Command {
@@ -84,8 +75,9 @@ class ConvertCommand final : public Command {
          "a DST that was not there before is gone again.",
          "A source in which something is missing or damaged is refused; --exclude leaves tensors "
          "out."},
-        {{"reshard convert run7/ckpt@3 run7/whole --to native", "one file that every reader of "
-                                                                "safetensors opens"},
+        {{"reshard convert run7/ckpt@3 run7/whole --to native",
+          "one file that every reader of "
+          "safetensors opens"},
          {"reshard convert --ranks 8 --memory 2GiB run7/ckpt run8/start --to native",
           "the rows over eight files"},
          {"reshard convert run7/ckpt params --to native --include 'model.*'", "the weights only"}},
@@ -170,8 +162,8 @@ class ConvertCommand final : public Command {
       bar.Update(progress);
       return InterruptGuard::Check();
     };
-    Result<ConvertReport> report = Convert(
-        {checkpoint.catalog, *opened.storage, checkpoint.faults}, *destination, options_.engine);
+    Result<ConvertReport> report = Convert({checkpoint.catalog, *opened.storage, checkpoint.faults},
+                                           *destination, options_.engine);
     if (!report.ok() && report.error().reason == "INTERRUPTED") {
       RESHARD_TRY(InterruptGuard::Check());  // without the rank that noticed it
     }
@@ -191,10 +183,12 @@ class ConvertCommand final : public Command {
     }
     if (!report.skipped.empty()) {
       const std::size_t shown = std::min(report.skipped.size(), kMostNamed);
-      console.Message(Printable(fmt::format(
-          "note: left out {} that the format cannot hold: {}{}", Count(report.skipped.size(), "key"),
-          fmt::join(report.skipped.begin(), report.skipped.begin() + static_cast<long>(shown), "; "),
-          shown < report.skipped.size() ? "; ..." : "")));
+      console.Message(
+          Printable(fmt::format("note: left out {} that the format cannot hold: {}{}",
+                                Count(report.skipped.size(), "key"),
+                                fmt::join(report.skipped.begin(),
+                                          report.skipped.begin() + static_cast<long>(shown), "; "),
+                                shown < report.skipped.size() ? "; ..." : "")));
     }
     if (report.unverified > 0) {
       console.Message(fmt::format(

@@ -61,9 +61,9 @@ Result<Selection> Select(const Catalog& catalog, const std::string& path, const 
     return Selection{*whole, WholeSlice(catalog.shape(*whole))};
   }
   const std::size_t bracket = text.rfind('[');
-  const std::optional<TensorId> tensor =
-      bracket != std::string::npos && text.back() == ']' ? catalog.Find(text.substr(0, bracket))
-                                                         : std::nullopt;
+  const std::optional<TensorId> tensor = bracket != std::string::npos && text.back() == ']'
+                                             ? catalog.Find(text.substr(0, bracket))
+                                             : std::nullopt;
   if (!tensor) {
     return tl::unexpected<Error>(NoSuchKey(catalog, path, text));
   }
@@ -71,8 +71,8 @@ Result<Selection> Select(const Catalog& catalog, const std::string& path, const 
   Result<std::vector<AxisSlice>> slice =
       ParseSlice(std::string_view(text).substr(bracket + 1, text.size() - bracket - 2), shape);
   if (!slice.ok()) {
-    return tl::unexpected<Error>(slice.error().WithContext(fmt::format(
-        "tensor '{}' of shape {}", Printable(catalog.key(*tensor)), ToString(shape))));
+    return tl::unexpected<Error>(slice.error().WithContext(
+        fmt::format("tensor '{}' of shape {}", Printable(catalog.key(*tensor)), ToString(shape))));
   }
   return Selection{*tensor, std::move(*slice)};
 }
@@ -175,9 +175,9 @@ class ExportCommand final : public Command {
   Result<ExitCode> Run(Console& console) override {
     RESHARD_TRY_ASSIGN(memory_bytes_, ParseSize(options_.memory));
     if (memory_bytes_ < kLeastMemory) {
-      return MakeError(ErrorCode::kInvalidArgument, "BAD_SIZE",
-                       fmt::format("--memory {} is too small\ngive 4MiB or more",
-                                   Printable(options_.memory)));
+      return MakeError(
+          ErrorCode::kInvalidArgument, "BAD_SIZE",
+          fmt::format("--memory {} is too small\ngive 4MiB or more", Printable(options_.memory)));
     }
     RESHARD_TRY_ASSIGN(const OpenedPath opened, OpenCheckpoint(options_.path));
     RESHARD_TRY_ASSIGN(const OpenedCheckpoint checkpoint, opened.Read());
@@ -193,13 +193,12 @@ class ExportCommand final : public Command {
       return ToStdout(console, reader, selection, header);
     }
     const std::string name =
-        options_.output.empty()
-            ? SafeFileName(fmt::format("{}.npy", catalog.key(selection.tensor)))
-            : options_.output;
+        options_.output.empty() ? SafeFileName(fmt::format("{}.npy", catalog.key(selection.tensor)))
+                                : options_.output;
     RESHARD_TRY(ToFile(console, reader, selection, header, name));
     const std::string view = NpyView(dtype);
-    console.Out(fmt::format("{}: {} {}, {}{}\n", Printable(name), Info(dtype).name,
-                            ToString(shape), HumanBytes(NumBytes(shape, dtype)),
+    console.Out(fmt::format("{}: {} {}, {}{}\n", Printable(name), Info(dtype).name, ToString(shape),
+                            HumanBytes(NumBytes(shape, dtype)),
                             view.empty() ? "" : fmt::format("; np.load(FILE).{}", view)));
     return ExitCode::kYes;
   }

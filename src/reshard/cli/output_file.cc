@@ -67,8 +67,7 @@ Result<OutputFile> OutputFile::Create(const std::string& path, bool replace) {
   const std::string temporary =
       (FolderOf(path) / fmt::format(".{}.{}.tmp", SafeFileName(name.string()), ::getpid()))
           .string();
-  const int descriptor =
-      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) {
     return SystemError("CREATE", path, "make a file in its folder");
   }
@@ -126,13 +125,14 @@ Status OutputFile::Commit() {
       return SystemError("PUBLISH", path_, "give the file its name");
     }
     temporary_.clear();
-  } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(),
-                         RENAME_NOREPLACE) == 0) {
+  } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) ==
+             0) {
     temporary_.clear();
   } else if (errno == EEXIST) {
     return Exists(path_);
   } else if (::link(temporary_.c_str(), path_.c_str()) != 0) {  // no renameat2; the name goes later
-    return errno == EEXIST ? Exists(path_) : SystemError("PUBLISH", path_, "give the file its name");
+    return errno == EEXIST ? Exists(path_)
+                           : SystemError("PUBLISH", path_, "give the file its name");
   }
   return SyncFolder(path_);
 }

@@ -17,9 +17,10 @@ namespace {
 constexpr std::uint64_t kFarBytes = 2 * kBlockBytes;
 
 tl::unexpected<Error> BadSlice(std::string_view text, const std::string& what) {
-  return MakeError(ErrorCode::kInvalidArgument, "BAD_SLICE",
-                   fmt::format("[{}]: {}\nwrite slices as NumPy does: w[5], w[0:4, ::2], w[..., -1]",
-                               Printable(text), what));
+  return MakeError(
+      ErrorCode::kInvalidArgument, "BAD_SLICE",
+      fmt::format("[{}]: {}\nwrite slices as NumPy does: w[5], w[0:4, ::2], w[..., -1]",
+                  Printable(text), what));
 }
 
 std::string_view Trim(std::string_view text) {
@@ -77,8 +78,10 @@ class SliceParser {
       return BadSlice(text_, "'...' may stand once");
     }
     if (parts.size() - dots > shape_.size()) {
-      return BadSlice(text_, fmt::format("too many indices: the tensor has {}, {} are given",
-                                         shape_.size() == 1 ? "1 axis" : fmt::format("{} axes", shape_.size()), parts.size() - dots));
+      return BadSlice(
+          text_, fmt::format("too many indices: the tensor has {}, {} are given",
+                             shape_.size() == 1 ? "1 axis" : fmt::format("{} axes", shape_.size()),
+                             parts.size() - dots));
     }
     std::vector<AxisSlice> out;
     for (const std::string_view part : parts) {

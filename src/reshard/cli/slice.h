@@ -24,9 +24,9 @@ struct AxisSlice {
 };
 
 /// Reads what stands between the brackets: integers, START:STOP:STEP, and at most one `...`,
-/// separated by commas, with NumPy's meaning: negative numbers count from the end, bounds of a range
-/// are cut to the axis, integers are not. Axes that are not named are taken whole.
-/// Errors: kInvalidArgument BAD_SLICE.
+/// separated by commas, with NumPy's meaning: negative numbers count from the end, bounds of a
+/// range are cut to the axis, integers are not. Axes that are not named are taken whole. Errors:
+/// kInvalidArgument BAD_SLICE.
 Result<std::vector<AxisSlice>> ParseSlice(std::string_view text,
                                           std::span<const std::uint64_t> shape);
 

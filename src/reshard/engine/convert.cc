@@ -56,8 +56,7 @@ Result<Budget> DivideMemory(std::uint64_t memory_bytes, int ranks) {
   out.cached_blocks = std::clamp<std::uint64_t>(memory_bytes / 2 / kBlockBytes, kLeastCachedBlocks,
                                                 writers * kCachedBlocksPerWriter);
   const std::uint64_t share = (memory_bytes - out.cached_blocks * kBlockBytes) / writers;
-  out.buffer_bytes =
-      std::min(share - kBlockBytes, kMostBufferBytes) / kBlockBytes * kBlockBytes;
+  out.buffer_bytes = std::min(share - kBlockBytes, kMostBufferBytes) / kBlockBytes * kBlockBytes;
   return out;
 }
 
@@ -191,11 +190,11 @@ class Converter {
     }
     const std::size_t shown = std::min(report_.skipped.size(), kMostFaults);
     const auto end = report_.skipped.begin() + static_cast<std::ptrdiff_t>(shown);
-    return MakeError(ErrorCode::kUnsupported, "UNSUPPORTED_BY_FORMAT",
-                     fmt::format("the format {} cannot hold {} of the keys: {}{}", options_.format,
-                                 report_.skipped.size(),
-                                 fmt::join(report_.skipped.begin(), end, "; "),
-                                 shown < report_.skipped.size() ? "; ..." : ""));
+    return MakeError(
+        ErrorCode::kUnsupported, "UNSUPPORTED_BY_FORMAT",
+        fmt::format("the format {} cannot hold {} of the keys: {}{}", options_.format,
+                    report_.skipped.size(), fmt::join(report_.skipped.begin(), end, "; "),
+                    shown < report_.skipped.size() ? "; ..." : ""));
   }
 
   /// What the destination will hold, as far as its format can.
@@ -272,7 +271,8 @@ class Converter {
       report_.aliases += stored ? 0 : 1;
       report_.bytes += stored ? made.num_bytes(tensor) : 0;
     }
-    for (std::size_t i = 0; i < made.num_objects(); i = made.FindObjects(made.object_key(i)).second) {
+    for (std::size_t i = 0; i < made.num_objects();
+         i = made.FindObjects(made.object_key(i)).second) {
       ++report_.objects;
     }
   }
@@ -296,11 +296,11 @@ class Converter {
       } else if (*found == *expected) {
         ++report_.digests_equal;
       } else {
-        auto error =
-            MakeError(ErrorCode::kCorruption, "TENSOR_DIGEST",
-                      fmt::format("tensor '{}': its bytes have digest {:016x}, the source's catalog "
-                                  "says {:016x}; nothing was kept",
-                                  catalog_.key(tensor), *found, *expected));
+        auto error = MakeError(
+            ErrorCode::kCorruption, "TENSOR_DIGEST",
+            fmt::format("tensor '{}': its bytes have digest {:016x}, the source's catalog "
+                        "says {:016x}; nothing was kept",
+                        catalog_.key(tensor), *found, *expected));
         error.value().data_loss = true;
         return error;
       }

@@ -52,14 +52,14 @@ struct ConvertOptions {
 struct ConvertReport {
   std::uint64_t unique_id = 0;  ///< Of the destination.
   int ranks = 0;
-  std::uint64_t tensors = 0;        ///< In the destination.
-  std::uint64_t aliases = 0;        ///< Of them, share the bytes of another one.
-  std::uint64_t objects = 0;        ///< Keys.
-  std::uint64_t bytes = 0;          ///< Of the tensors, aliases once.
-  std::uint64_t bytes_read = 0;     ///< From the source.
-  std::uint64_t digests_equal = 0;  ///< Tensors whose digest in the source was found again.
-  std::uint64_t digests_new = 0;    ///< Tensors without one there...
-  std::uint64_t unverified = 0;     ///< ...of which some bytes have no checksum either.
+  std::uint64_t tensors = 0;         ///< In the destination.
+  std::uint64_t aliases = 0;         ///< Of them, share the bytes of another one.
+  std::uint64_t objects = 0;         ///< Keys.
+  std::uint64_t bytes = 0;           ///< Of the tensors, aliases once.
+  std::uint64_t bytes_read = 0;      ///< From the source.
+  std::uint64_t digests_equal = 0;   ///< Tensors whose digest in the source was found again.
+  std::uint64_t digests_new = 0;     ///< Tensors without one there...
+  std::uint64_t unverified = 0;      ///< ...of which some bytes have no checksum either.
   std::vector<std::string> skipped;  ///< "key: why" that the format cannot hold.
 };
 

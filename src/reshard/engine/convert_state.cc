@@ -20,9 +20,9 @@ class Node {
   /// Errors: kCorruption PATH_CONFLICT; kInvalidArgument NESTING.
   static Status Insert(Node& root, const Path& path, Value leaf) {
     if (path.size() > kMaxNesting) {
-      return MakeError(ErrorCode::kInvalidArgument, "NESTING",
-                       fmt::format("'{}' is nested deeper than {} levels", FlatKey(path),
-                                   kMaxNesting));
+      return MakeError(
+          ErrorCode::kInvalidArgument, "NESTING",
+          fmt::format("'{}' is nested deeper than {} levels", FlatKey(path), kMaxNesting));
     }
     Node* at = &root;
     for (const PathPart& part : path) {

@@ -84,8 +84,8 @@ struct SaveResult {
 /// snapshots stay readable at every moment; a crash leaves the new one absent.
 ///
 /// `storage`  each rank's own object; the same directory, or node-local ones.
-/// Memory: threads x buffer_bytes of buffers on each rank; the plan of all ranks on the coordinator.
-/// Errors: kInvalidArgument (the state dict, ranks that disagree: OPTIONS_MISMATCH,
+/// Memory: threads x buffer_bytes of buffers on each rank; the plan of all ranks on the
+/// coordinator. Errors: kInvalidArgument (the state dict, ranks that disagree: OPTIONS_MISMATCH,
 ///         BAD_COORDINATOR and those of PlanSave; BAD_FORMAT, BAD_RELEASE; FOREIGN_DIRECTORY,
 ///         ID_CLASH), kUnsupported UNSUPPORTED_BY_FORMAT (lists what the format cannot hold),
 ///         kAlreadyExists SNAPSHOT_EXISTS (committed id without overwrite), ONE_ID_PER_DIRECTORY

@@ -136,8 +136,8 @@ Result<std::shared_ptr<TensorReader::OpenFile>> TensorReader::Open(std::uint32_t
     if (const auto place = file_places_.find(file); place != file_places_.end()) {
       files_.splice(files_.begin(), files_, place->second);
     } else {
-      files_.emplace_front(file, std::make_shared<OpenFile>(catalog_, storage_, options_.verify,
-                                                            closed_bytes_));
+      files_.emplace_front(
+          file, std::make_shared<OpenFile>(catalog_, storage_, options_.verify, closed_bytes_));
       file_places_[file] = files_.begin();
       if (files_.size() > std::max<std::size_t>(1, options_.open_files)) {
         file_places_.erase(files_.back().first);
@@ -194,8 +194,8 @@ Status TensorReader::ReadBlocks(const PieceRead& read, ByteRange blocks) {
     inner_end = begin + (end - begin - 1) / kBlockBytes * kBlockBytes;
   }
   if (begin < inner_end) {
-    RESHARD_TRY(read.reader.ReadRange(piece.file, {begin, inner_end - begin}, read.list,
-                                      read.staging));
+    RESHARD_TRY(
+        read.reader.ReadRange(piece.file, {begin, inner_end - begin}, read.list, read.staging));
   }
   return inner_end < end ? DeliverCached(read, {inner_end, end - inner_end}) : OkStatus();
 }

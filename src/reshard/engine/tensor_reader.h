@@ -30,9 +30,9 @@ namespace reshard {
 
 /// Choices of a TensorReader.
 struct TensorReaderOptions {
-  bool verify = true;             ///< Check every block that is read, where the file has checksums.
-  std::size_t cached_blocks = 32; ///< Blocks kept, of kBlockBytes each; at least 1.
-  std::size_t open_files = 256;   ///< Files kept open; at least 1.
+  bool verify = true;  ///< Check every block that is read, where the file has checksums.
+  std::size_t cached_blocks = 32;  ///< Blocks kept, of kBlockBytes each; at least 1.
+  std::size_t open_files = 256;    ///< Files kept open; at least 1.
 };
 
 /// Reads from one checkpoint.
