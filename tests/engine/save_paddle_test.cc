@@ -10,6 +10,7 @@
 
 #include "reshard/codec/crc64.h"
 #include "reshard/engine/foreign.h"
+#include "reshard/engine/verify.h"
 #include "reshard/format/native/catalog_codec.h"
 #include "reshard/format/paddle/metadata.h"
 #include "reshard/format/paddle/names.h"
@@ -48,13 +49,14 @@ StateDict StateOf(std::uint64_t salt, int rank, int size) {
   return state;
 }
 
-std::vector<Result<SaveResult>> SaveOn(int ranks, Storage& storage, std::uint64_t salt,
-                                       const SaveOptions& options = PaddleOptions()) {
+/// The result of rank 0; all have one outcome.
+Result<SaveResult> SaveOn(int ranks, Storage& storage, std::uint64_t salt,
+                          const SaveOptions& options = PaddleOptions()) {
   auto results = OnRanks(ranks, [&](ProcessGroup& group) {
     return Save(StateOf(salt, group.rank(), ranks), storage, group, options);
   });
   ExpectOneOutcome(results);
-  return results;
+  return std::move(results[0]);
 }
 
 /// Saves `state` on one rank.
@@ -114,10 +116,10 @@ TEST(SavePaddleTest, EveryByteIsWhereTheIndexSays) {
     SCOPED_TRACE(ranks);
     const auto storage = NewMemoryStorage();
     const auto results = SaveOn(ranks, *storage, 100);
-    ASSERT_OK(results[0]);
-    EXPECT_EQ(results[0]->unique_id, 0U);
-    EXPECT_EQ(results[0]->attempt, 0U);
-    EXPECT_EQ(results[0]->file_name, "0_0.distcp");
+    ASSERT_OK(results);
+    EXPECT_EQ(results->unique_id, 0U);
+    EXPECT_EQ(results->attempt, 0U);
+    EXPECT_EQ(results->file_name, "0_0.distcp");
     CheckAll(*storage, 100);
     const Catalog catalog = IndexOf(*storage);
     EXPECT_EQ(catalog.info().format, "paddle");
@@ -166,30 +168,30 @@ TEST(SavePaddleTest, TheMetadataIsThatOfItsPieces) {
 
 TEST(SavePaddleTest, AnOverwriteLeavesOnlyTheNewFiles) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(3, *storage, 100)[0]);
+  ASSERT_OK(SaveOn(3, *storage, 100));
   const auto again = SaveOn(1, *storage, 200, PaddleOptions(true));
-  ASSERT_OK(again[0]);
-  EXPECT_EQ(again[0]->attempt, 1U);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->attempt, 1U);
   EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, kIndex, "0_a1_0.distcp", "0_p1_a1_0.distcp"));
   CheckAll(*storage, 200);
 }
 
 TEST(SavePaddleTest, ASecondSaveIsRefusedUntouched) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(1, *storage, 100)[0]);
+  ASSERT_OK(SaveOn(1, *storage, 100));
   const Contents before = ReadAll(*storage);
-  EXPECT_THAT(SaveOn(2, *storage, 200)[0], FailsWith("SNAPSHOT_EXISTS"));
+  EXPECT_THAT(SaveOn(2, *storage, 200), FailsWith("SNAPSHOT_EXISTS"));
   SaveOptions other = PaddleOptions();
   other.unique_id = 1;
-  EXPECT_THAT(SaveOn(2, *storage, 200, other)[0], FailsWith("ONE_ID_PER_DIRECTORY"));
+  EXPECT_THAT(SaveOn(2, *storage, 200, other), FailsWith("ONE_ID_PER_DIRECTORY"));
   other.unique_id = 10;
   other.overwrite = true;
-  EXPECT_THAT(SaveOn(2, *storage, 200, other)[0], FailsWith("ID_CLASH"));
+  EXPECT_THAT(SaveOn(2, *storage, 200, other), FailsWith("ID_CLASH"));
   SaveOptions native;
-  EXPECT_THAT(SaveOn(2, *storage, 200, native)[0], FailsWith("FOREIGN_DIRECTORY"));
+  EXPECT_THAT(SaveOn(2, *storage, 200, native), FailsWith("FOREIGN_DIRECTORY"));
   EXPECT_EQ(ReadAll(*storage), before);
   other.unique_id = 1;
-  ASSERT_OK(SaveOn(1, *storage, 300, other)[0]);
+  ASSERT_OK(SaveOn(1, *storage, 300, other));
   CheckAll(*storage, 100);  // beside it, nothing deleted
 }
 
@@ -198,7 +200,7 @@ TEST(SavePaddleTest, OtherFormatsDirectoriesAreRefused) {
                            "model.safetensors", "model.safetensors.index.json"}) {
     const auto storage = NewMemoryStorage();
     PutObject(*storage, name, AsBytes("x"));
-    EXPECT_THAT(SaveOn(1, *storage, 1)[0], FailsWith("FOREIGN_DIRECTORY")) << name;
+    EXPECT_THAT(SaveOn(1, *storage, 1), FailsWith("FOREIGN_DIRECTORY")) << name;
     EXPECT_THAT(Names(*storage), ElementsAre(name));
   }
 }
@@ -210,8 +212,8 @@ TEST(SavePaddleTest, StraysOfACrashDoNotDisturb) {
     PutObject(*storage, name, AsBytes("stray"));
   }
   const auto saved = SaveOn(2, *storage, 100);
-  ASSERT_OK(saved[0]);
-  EXPECT_EQ(saved[0]->attempt, 4U);
+  ASSERT_OK(saved);
+  EXPECT_EQ(saved->attempt, 4U);
   CheckAll(*storage, 100);
   EXPECT_EQ(AsText(ReadObject(*storage, "0_0.distcp")), "stray");
   EXPECT_EQ(AsText(ReadObject(*storage, "0_a3_0.distcp")), "stray");
@@ -222,8 +224,8 @@ TEST(SavePaddleTest, MetadataOfUnknownFilesDeletesNothing) {
   PutObject(*storage, kMetadata, AsBytes("no pickle"));
   PutObject(*storage, "0_0.distcp", AsBytes("theirs"));
   const auto saved = SaveOn(1, *storage, 100, PaddleOptions(true));
-  ASSERT_OK(saved[0]);
-  EXPECT_EQ(saved[0]->attempt, 1U);
+  ASSERT_OK(saved);
+  EXPECT_EQ(saved->attempt, 1U);
   CheckAll(*storage, 100);
   EXPECT_EQ(AsText(ReadObject(*storage, "0_0.distcp")), "theirs");
 }
@@ -349,7 +351,7 @@ TEST(SavePaddleTest, OfTwoWritersOneWinsOrBothDoWhole) {
     for (int round = 0; round < 20; ++round) {
       const auto storage = NewMemoryStorage();
       if (overwrite) {
-        ASSERT_OK(SaveOn(1, *storage, 50)[0]);
+        ASSERT_OK(SaveOn(1, *storage, 50));
       }
       std::vector<std::optional<Result<SaveResult>>> results(2);
       std::vector<std::thread> threads;
@@ -385,6 +387,128 @@ TEST(SavePaddleTest, OfTwoWritersOneWinsOrBothDoWhole) {
   }
 }
 
+/// Loads on `ranks` ranks into columns and compares.
+void ExpectLoads(int ranks, Storage& storage, std::uint64_t salt) {
+  const auto results = OnRanks(ranks, [&](ProcessGroup& group) {
+    const int rank = group.rank();
+    const Shape rows = {23, 8};
+    const Shape columns = {6, 40};
+    StateDict state;
+    state["model"]["rows"] = TargetTensor(DType::kFloat32, rows, {CutBox(rows, 1, rank, ranks)});
+    state["model"]["columns"] =
+        TargetTensor(DType::kBfloat16, columns, {CutBox(columns, 0, rank, ranks)});
+    state["opt"]["same"] = TargetTensor(DType::kInt64, {31}, {WholeBox(Shape{31})});
+    state["step"] = TargetTensor(DType::kUint8, {}, {WholeBox(Shape{})});
+    auto report = Load(state, storage, group);
+    const auto wrong = [&state](const char* outer, const char* key, std::uint64_t s) {
+      const Value* at = outer == nullptr ? &state : state.Find(outer);
+      return CountWrong(*at->Find(key)->get_if<Tensor>(), s);
+    };
+    EXPECT_EQ(wrong("model", "rows", salt + 1), 0U);
+    EXPECT_EQ(wrong("model", "columns", salt + 2), 0U);
+    EXPECT_EQ(wrong("opt", "same", salt + 3), 0U);
+    EXPECT_EQ(wrong(nullptr, "step", salt + 4), 0U);
+    return report;
+  });
+  ExpectOneOutcome(results);
+  EXPECT_OK(results[0]);
+}
+
+TEST(SavePaddleTest, LoadsWithAndWithoutItsIndex) {
+  for (const int ranks : {1, 3}) {
+    for (const char* format : {"paddle", "paddle:2.6"}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, format));
+      const auto storage = NewMemoryStorage();
+      SaveOptions options = PaddleOptions();
+      options.format = format;
+      ASSERT_OK(SaveOn(ranks, *storage, 100, options));
+      ASSERT_OK_AND_ASSIGN(const VerifyReport verified, Verify(*storage));
+      ASSERT_EQ(verified.snapshots.size(), 1U);
+      EXPECT_TRUE(verified.snapshots[0].faults.empty());
+      EXPECT_FALSE(verified.snapshots[0].structure_only);
+      ExpectLoads(2, *storage, 100);
+      ASSERT_OK(storage->Remove(kIndex));
+      ExpectLoads(4, *storage, 100);
+    }
+  }
+}
+
+TEST(SavePaddleTest, ThePicklesSayWhatTheIndexSays) {
+  const auto storage = NewMemoryStorage();
+  ASSERT_OK(SaveOn(3, *storage, 100));
+  const Catalog index = IndexOf(*storage);
+  ForeignOptions options;
+  options.use_index = false;
+  ASSERT_OK_AND_ASSIGN(const ForeignCheckpoint read,
+                       OpenForeign(*storage, {"paddle", kMetadata, 0}, options));
+  EXPECT_TRUE(read.content.faults.empty());
+  const Catalog& catalog = read.content.catalog;
+  EXPECT_EQ(catalog.columns().keys, index.columns().keys);
+  EXPECT_EQ(catalog.columns().shapes, index.columns().shapes);
+  EXPECT_EQ(catalog.columns().dtypes, index.columns().dtypes);
+  EXPECT_EQ(catalog.columns().paths, index.columns().paths);
+  EXPECT_EQ(catalog.columns().chunk_files, index.columns().chunk_files);
+  EXPECT_EQ(catalog.columns().chunk_offsets, index.columns().chunk_offsets);
+  EXPECT_EQ(catalog.columns().chunk_boxes, index.columns().chunk_boxes);
+}
+
+TEST(SavePaddleTest, AnOverwriteWithoutAnIndexFindsTheOldFiles) {
+  const auto storage = NewMemoryStorage();
+  ASSERT_OK(SaveOn(3, *storage, 100));
+  ASSERT_OK(storage->Remove(kIndex));
+  ASSERT_OK(SaveOn(1, *storage, 200, PaddleOptions(true)));
+  EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, kIndex, "0_a1_0.distcp", "0_p1_a1_0.distcp"));
+}
+
+Bytes ReadGolden(const std::string& name) {
+  std::ifstream in(fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, name),
+                   std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  return Bytes(AsBytes(text).begin(), AsBytes(text).end());
+}
+
+/// What tests/golden/paddle_handmade holds, as its README says.
+StateDict GoldenState(int rank) {
+  StateDict state;
+  const auto cut = [rank](const Shape& shape, std::size_t axis) {
+    return std::vector<Box>{CutBox(shape, axis, rank, 2)};
+  };
+  state["model"]["row"] = PatternTensor(DType::kFloat32, {4, 3}, cut({4, 3}, 0), 1);
+  state["model"]["col"] = PatternTensor(DType::kFloat64, {2, 6}, cut({2, 6}, 1), 2);
+  state["model"]["bf16"] = PatternTensor(DType::kBfloat16, {6, 2}, cut({6, 2}, 0), 3);
+  state["model"]["f8"] = PatternTensor(DType::kFloat8E5m2, {5, 2}, cut({5, 2}, 0), 4);
+  state["model"]["scalar"] = PatternTensor(DType::kInt64, {}, {WholeBox(Shape{})}, 5);
+  state["optimizer"]["master_weights"]["linear_0.w_0"] =
+      PatternTensor(DType::kFloat32, {2, 3}, {WholeBox(Shape{2, 3})}, 6);
+  return state;
+}
+
+TEST(SavePaddleTest, BytesAreThoseOfTheGoldenFiles) {
+  for (const bool legacy : {false, true}) {
+    const auto storage = NewMemoryStorage();
+    SaveOptions options = PaddleOptions();
+    options.format = legacy ? "paddle:3.1" : "paddle:3.3";
+    const auto saved = OnRanks(2, [&](ProcessGroup& group) {
+      return Save(GoldenState(group.rank()), *storage, group, options);
+    });
+    ASSERT_OK(saved[0]);
+    ASSERT_OK(storage->Remove(kIndex));  // it has times
+    for (const std::string& name : Names(*storage)) {
+      const Bytes bytes = ReadObject(*storage, name);
+      const std::string golden =
+          name == kMetadata ? (legacy ? "legacy.metadata" : "flex.metadata") : name;
+      if (std::getenv("RESHARD_MAKE_GOLDEN") != nullptr) {
+        std::ofstream out(
+            fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, golden),
+            std::ios::binary);
+        out << AsText(bytes);
+      }
+      EXPECT_TRUE(bytes == ReadGolden(golden)) << golden;
+    }
+    EXPECT_EQ(Names(*storage).size(), 3U);
+  }
+}
+
 /// One fault: what happens at the k-th operation of one rank.
 struct Fault {
   FaultAction action = FaultAction::kNone;
@@ -397,14 +521,14 @@ class SavePaddleFaultTest : public ::testing::TestWithParam<std::tuple<int, bool
   void SetUp() override {
     std::tie(ranks_, overwrite_) = GetParam();
     const auto base = Before();
-    ASSERT_OK(SaveOn(ranks_, *base, 200, PaddleOptions(overwrite_))[0]);
+    ASSERT_OK(SaveOn(ranks_, *base, 200, PaddleOptions(overwrite_)));
     after_ = ReadAll(*base);
   }
 
   std::unique_ptr<Storage> Before() const {
     auto base = NewMemoryStorage();
     if (overwrite_) {
-      EXPECT_OK(SaveOn(ranks_, *base, 100)[0]);
+      EXPECT_OK(SaveOn(ranks_, *base, 100));
     }
     return base;
   }
@@ -445,7 +569,7 @@ class SavePaddleFaultTest : public ::testing::TestWithParam<std::tuple<int, bool
           fault.action == FaultAction::kFail ||
               (fault.action == FaultAction::kFailAfter && hit.load() != StorageOp::kCreate));
     const auto again = SaveOn(ranks_, *base, 300, PaddleOptions(true));
-    EXPECT_OK(again[0]);
+    EXPECT_OK(again);
     CheckAll(*base, 300);
     return happened;
   }

@@ -1,5 +1,9 @@
 #include "reshard/base/utf8.h"
 
+#include <cstdint>
+
+#include "reshard/base/bytes.h"
+
 namespace reshard {
 
 std::size_t Utf8Length(std::string_view text) {
@@ -30,7 +34,12 @@ std::size_t Utf8Length(std::string_view text) {
 }
 
 bool IsUtf8(std::string_view text) {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080;
   while (!text.empty()) {
+    if (text.size() >= 8 && (LoadLittle<std::uint64_t>(AsBytes(text).data()) & kHighBits) == 0) {
+      text.remove_prefix(8);  // ASCII
+      continue;
+    }
     const std::size_t size = Utf8Length(text);
     if (size == 0) {
       return false;

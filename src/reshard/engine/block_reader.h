@@ -86,6 +86,9 @@ class BlockReader {
   Status ReadRuns(std::uint32_t file, const Delivery& delivery, const CopyNest& file_to_dense,
                   std::uint64_t first_run, std::uint64_t last_run, MutableByteSpan staging);
 
+  /// Says that the range of an open file will be read soon.
+  void WillNeed(std::uint32_t file, ByteRange range) { files_[file]->WillNeed(range); }
+
   /// Checks the blocks that overlap the range, without delivering.
   Status VerifyBlocks(std::uint32_t file, ByteRange range, TensorId tensor,
                       MutableByteSpan staging);

@@ -11,6 +11,9 @@ namespace {
 /// Bytes of one unit of work: large enough to read in sequence, small enough to spread.
 constexpr std::uint64_t kWorkBytes = 16 * kBlockBytes;
 
+/// Units of work that the store is told of before they are read.
+constexpr std::size_t kAhead = 8;
+
 /// One unit of work.
 struct Work {
   std::uint32_t file = 0;
@@ -124,11 +127,15 @@ class DirectMover {
     TaskGroup group(context_.pool);
     std::atomic<std::size_t> next = 0;
     std::atomic<bool> failed = false;
+    for (std::size_t i = 0; i < kAhead; ++i) {
+      Announce(i);
+    }
     for (std::size_t t = 0; t < threads; ++t) {
       group.Submit([&]() -> Status {
         RESHARD_TRY_ASSIGN(const StagingBuffer staging,
                            StagingBuffer::Allocate(BlockReader::kStagingBytes));
         for (std::size_t i = next++; i < work_.size() && !failed; i = next++) {
+          Announce(i + kAhead);
           Status status = RunOne(work_[i], staging.span());
           if (!status.ok()) {
             failed = true;
@@ -139,6 +146,14 @@ class DirectMover {
       });
     }
     return group.Wait();
+  }
+
+  /// Lets the store begin with a unit of work that comes soon: reading in small windows leaves a
+  /// disk idle otherwise.
+  void Announce(std::size_t index) {
+    if (index < work_.size() && work_[index].runs_of == nullptr) {
+      context_.reader.WillNeed(work_[index].file, work_[index].range);
+    }
   }
 
   Status RunOne(const Work& work, MutableByteSpan staging) {

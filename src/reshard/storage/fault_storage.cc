@@ -80,6 +80,8 @@ class FaultReadable final : public ReadableObject {
     return Read(offset, out, true);
   }
 
+  void WillNeed(ByteRange range) override { base_->WillNeed(range); }
+
   bool IsCached(ByteRange range) override { return base_->IsCached(range); }
 
  private:

@@ -46,6 +46,11 @@ class PosixReadable final : public ReadableObject {
     return Read(offset, out, directory_->options().direct_io);
   }
 
+  void WillNeed(ByteRange range) override {
+    static_cast<void>(::posix_fadvise(fd_.get(), static_cast<off_t>(range.offset),
+                                      static_cast<off_t>(range.size), POSIX_FADV_WILLNEED));
+  }
+
   bool IsCached(ByteRange range) override;
 
  private:

@@ -47,6 +47,9 @@ class ReadableObject : public ByteSource {
     return ReadAt(offset, out);
   }
 
+  /// Says that the range will be read soon, so that a store with latency can begin; a hint.
+  virtual void WillNeed(ByteRange range) { static_cast<void>(range); }
+
   /// Whether most of the range is in memory already (page cache); a hint, false when unknown.
   virtual bool IsCached(ByteRange range) {
     static_cast<void>(range);

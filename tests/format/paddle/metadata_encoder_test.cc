@@ -115,11 +115,11 @@ TEST(MetadataEncoderTest, KnowsTheReleases) {
   for (const char* release : {"2.6", "2.6.2", "3.0", "3.0.0", "3.1", "3.1.1"}) {
     EXPECT_EQ(FlavourOfRelease(release).value(), Flavour::kLegacy) << release;
   }
-  for (const char* release : {"3.2", "3.2.2", "3.3", "3.3.1", "3.4", "3.10"}) {
+  for (const char* release : {"3.2", "3.2.2", "3.3", "3.3.1", "3.4"}) {
     EXPECT_EQ(FlavourOfRelease(release).value(), Flavour::kFlex) << release;
   }
-  for (const char* release : {"", "3", "3.", "2.5", "4.0", "3.1.", "3.1.1.1", "v3.1", "3.x", "3.1 ",
-                              "-3.1", "3.-1", "999999999999.1", "2.61"}) {
+  for (const char* release : {"", "3", "3.", "3.5", "3.10", "2.5", "4.0", "3.1.", "3.1.1.1", "v3.1",
+                              "3.x", "3.1 ", "-3.1", "3.-1", "999999999999.1", "2.61"}) {
     EXPECT_THAT(FlavourOfRelease(release), FailsWith("BAD_RELEASE")) << release;
   }
 }

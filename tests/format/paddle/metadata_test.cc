@@ -10,6 +10,7 @@
 #include "reshard/format/pickle/emitter.h"
 #include "reshard/format/pickle/machine.h"
 #include "tests/support/allocation_meter.h"
+#include "tests/support/hex.h"
 #include "tests/support/source_files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/synthetic_paddle.h"
@@ -80,6 +81,19 @@ TEST(PaddleMetadataTest, FieldSetsOfAllReleases) {
   ASSERT_EQ(replicas.tensors[0].pieces.size(), 2U);
   EXPECT_EQ(replicas.tensors[0].pieces[0].replica, 0U);
   EXPECT_EQ(replicas.tensors[0].pieces[1].replica, 1U);
+}
+
+TEST(PaddleMetadataTest, TheDocumentsExampleIsRead) {
+  const std::string text = testing::ReadSourceText("docs/format/paddle.md");
+  const std::size_t begin = text.find("```\n", text.find("Worked example")) + 4;
+  const Bytes bytes =
+      testing::FromHex(std::string_view(text).substr(begin, text.find("```", begin) - begin));
+  ASSERT_OK_AND_ASSIGN(const Metadata metadata, Decode(bytes));
+  const Piece& piece = metadata.tensors.at(0).pieces.at(0);
+  EXPECT_EQ(metadata.tensors[0].key, "w");
+  EXPECT_THAT(piece.global_offset, ElementsAre(0));
+  EXPECT_THAT(piece.local_shape, ElementsAre(2));
+  EXPECT_THAT(metadata.files, ElementsAre("0_0.distcp"));
 }
 
 TEST(PaddleMetadataTest, ProtocolsSayTheSame) {

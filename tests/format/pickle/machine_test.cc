@@ -9,6 +9,7 @@
 #include "tests/support/allocation_meter.h"
 #include "tests/support/counting_source.h"
 #include "tests/support/hex.h"
+#include "tests/support/source_files.h"
 #include "tests/support/status_matchers.h"
 
 namespace reshard::pickle {
@@ -302,6 +303,26 @@ TEST(PickleMachineTest, TextsAndBytesLieInTheSource) {
   }
   EXPECT_EQ(document.Text(items[2]), "hi");
   EXPECT_THAT(ParseHex("8005 4e 98 2e"), FailsWith(kBadTarget));
+}
+
+/// The last block of hex in a document.
+Bytes DocumentedExample(const std::string& path) {
+  const std::string text = testing::ReadSourceText(path);
+  const std::size_t heading = text.rfind("Worked example");
+  const std::size_t begin = text.find("```\n", heading) + 4;
+  return FromHex(std::string_view(text).substr(begin, text.find("```", begin) - begin));
+}
+
+TEST(PickleMachineTest, TheDocumentsExampleIsRead) {
+  ASSERT_OK_AND_ASSIGN(const Parsed parsed,
+                       ParseBytes(DocumentedExample("docs/format/pickle.md")));
+  const Document& document = parsed.document;
+  EXPECT_EQ(parsed.protocol, 4);
+  const NodeId pair = document.Find(document.root(), "w");
+  ASSERT_NE(pair, kNoNode);
+  EXPECT_EQ(document.AsInt(document.items(pair)[0]), 1);
+  EXPECT_EQ(document.AsInt(document.items(pair)[1]), -1);
+  EXPECT_EQ(document.offset(pair), 24U);
 }
 
 TEST(PickleMachineTest, MarksGuardTheStack) {

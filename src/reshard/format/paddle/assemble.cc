@@ -136,10 +136,10 @@ CatalogInfo Assembler::Info() const {
 
 tl::unexpected<Error> Assembler::Bad(const MetadataTensor& tensor, const Piece& piece,
                                      std::string_view what) const {
-  return MakeError(ErrorCode::kCorruption, kBadArray,
-                   fmt::format("file '{}', tensor '{}', piece {}: {}", metadata_.files[piece.file],
-                               tensor.key, ToString(Box{piece.global_offset, piece.local_shape}),
-                               what));
+  return MakeError(
+      ErrorCode::kCorruption, kBadArray,
+      fmt::format("file '{}', tensor '{}', piece {}: {}", metadata_.files[piece.file], tensor.key,
+                  ToString(Box{piece.global_offset, piece.local_shape}), what));
 }
 
 Result<DType> Assembler::TypeOf(const MetadataTensor& tensor, const StoredArray& array) const {
@@ -169,15 +169,16 @@ Result<std::vector<StoredRun>> Assembler::SplitRuns(const MetadataTensor& tensor
     known.used[*found] = true;
     const std::uint64_t count = NumElements(part.shape);
     if (part.shape.size() > 1 || count > range.end - at) {
-      return Bad(tensor, piece, fmt::format("its part '{}' of shape {} does not fit", name,
-                                            ToString(part.shape)));
+      return Bad(tensor, piece,
+                 fmt::format("its part '{}' of shape {} does not fit", name, ToString(part.shape)));
     }
     runs.push_back({at, at + count, part.bytes.offset, ChunkOrder::kRowMajor, false});
     at += count;
   }
   if (at != range.end) {
-    return Bad(tensor, piece, fmt::format("its parts have {} elements, not {}", at - range.begin,
-                                          range.end - range.begin));
+    return Bad(tensor, piece,
+               fmt::format("its parts have {} elements, not {}", at - range.begin,
+                           range.end - range.begin));
   }
   return runs;
 }
@@ -257,8 +258,8 @@ std::vector<std::vector<const Piece*>> Assembler::Copies(const MetadataTensor& t
 }
 
 void Assembler::AddFault(const Error& error, const std::string& file, const std::string& key) {
-  const auto [found, is_new] = fault_of_file_.try_emplace(file + '\0' + error.message,
-                                                          faults_.size());
+  const auto [found, is_new] =
+      fault_of_file_.try_emplace(file + '\0' + error.message, faults_.size());
   if (is_new) {
     faults_.push_back({error, file, {}});
   }
@@ -293,8 +294,7 @@ void Assembler::AddTensor(const MetadataTensor& tensor) {
     path = fits ? other : std::move(path);
     odd_paths_ += fits ? 0 : 1;
   }
-  const Status status =
-      AddTensorTo(*builder_, tensor.key, path, *dtype_, ShapeOf(tensor), chunks);
+  const Status status = AddTensorTo(*builder_, tensor.key, path, *dtype_, ShapeOf(tensor), chunks);
   if (!status.ok()) {
     AddFault(status.error().WithContext(fmt::format("tensor '{}'", tensor.key)), "", tensor.key);
   }
@@ -334,8 +334,8 @@ void Assembler::AddNotes() {
       const std::size_t shown = std::min(keys.size(), kShownKeys);
       notes_.push_back(fmt::format(
           "file '{}' holds {} arrays that the metadata does not name: {}{}", own_.files()[i],
-          keys.size(), fmt::join(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(shown),
-                                 ", "),
+          keys.size(),
+          fmt::join(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
           shown < keys.size() ? ", ..." : ""));
     }
   }
@@ -353,9 +353,8 @@ void Assembler::AddNotes() {
     }
   }
   if (odd_paths_ > 0) {
-    notes_.push_back(
-        fmt::format("{} paths of flat_mapping do not give their keys and are left out",
-                    odd_paths_));
+    notes_.push_back(fmt::format("{} paths of flat_mapping do not give their keys and are left out",
+                                 odd_paths_));
   }
 }
 

@@ -18,6 +18,7 @@ namespace reshard::paddle {
 class PaddleMetadata final : public ForeignMetadata {
  public:
   explicit PaddleMetadata(Metadata metadata);
+
   explicit PaddleMetadata(std::string file) : files_{std::move(file)}, single_(true) {}
 
   std::span<const std::string> files() const override { return files_; }

@@ -13,8 +13,7 @@ namespace {
 
 class Assembler {
  public:
-  Assembler(const std::string& name, CatalogBuilder& builder,
-            std::vector<ForeignFault>& faults)
+  Assembler(const std::string& name, CatalogBuilder& builder, std::vector<ForeignFault>& faults)
       : name_(name), builder_(builder), faults_(faults) {}
 
   void AddAll(const DataFile& file);
@@ -36,7 +35,8 @@ class Assembler {
 void Assembler::Note(const Status& status, const std::string& key) {
   if (!status.ok()) {
     faults_.push_back(
-        {status.error().WithContext(fmt::format("file '{}', tensor '{}'", name_, key)), name_,
+        {status.error().WithContext(fmt::format("file '{}', tensor '{}'", name_, key)),
+         name_,
          {key}});
   }
 }
@@ -59,9 +59,8 @@ void Assembler::AddArray(const StoredArray& array) {
   Chunks chunks;
   Status status = chunks.Add(Shape(array.shape.size()), array.shape, array.dtype,
                              {0, 0, array.bytes.offset, array.order, true}, 0);
-  Note(status.ok()
-           ? AddTensorTo(builder_, key, array.path, array.dtype, array.shape, chunks)
-           : std::move(status),
+  Note(status.ok() ? AddTensorTo(builder_, key, array.path, array.dtype, array.shape, chunks)
+                   : std::move(status),
        key);
 }
 
@@ -137,7 +136,8 @@ Result<Assembled> AssembleSingle(const ForeignRef& ref, const PaddleMetadata& me
                                  std::span<const ExaminedFile> files) {
   const std::string& name = metadata.files()[0];
   if (!files[0].found.ok()) {
-    return tl::unexpected<Error>(files[0].found.error().WithContext(fmt::format("file '{}'", name)));
+    return tl::unexpected<Error>(
+        files[0].found.error().WithContext(fmt::format("file '{}'", name)));
   }
   RESHARD_TRY_ASSIGN(const DataFile file, DecodeDataFile(*files[0].found));
   CatalogInfo info;

@@ -178,8 +178,8 @@ Status Reader::Walk(NodeId node, Path& path) {
 }
 
 Status Reader::AddSplit(NodeId key, NodeId value) {
-  const NodeId shape = document_.kind(value) == Kind::kDict ? document_.Find(value, "OriginShape")
-                                                            : kNoNode;
+  const NodeId shape =
+      document_.kind(value) == Kind::kDict ? document_.Find(value, "OriginShape") : kNoNode;
   const NodeId parts =
       document_.kind(value) == Kind::kDict ? document_.Find(value, "slices") : kNoNode;
   if (document_.kind(key) != Kind::kText || shape == kNoNode || parts == kNoNode) {
@@ -290,9 +290,9 @@ class DecodedSource final : public ByteSource {
 
 Status DecodedSource::ReadAt(std::uint64_t offset, MutableByteSpan out) {
   if (offset > size_ || out.size() > size_ - offset) {
-    return MakeError(ErrorCode::kCorruption, "FILE_TRUNCATED",
-                     fmt::format("the decoded arrays end at byte {}, before {}", size_,
-                                 offset + out.size()));
+    return MakeError(
+        ErrorCode::kCorruption, "FILE_TRUNCATED",
+        fmt::format("the decoded arrays end at byte {}, before {}", size_, offset + out.size()));
   }
   auto segment = std::partition_point(segments_.begin(), segments_.end(), [&](const Segment& s) {
     return s.decoded_begin + s.decoded_size <= offset;

@@ -40,7 +40,9 @@ class Decoder {
   bool ReadObjects(DataFile& file);
 
   /// The number of things that follow, each at least one byte.
-  bool ReadCount(std::uint64_t& count) { return reader_.Read(count) && count <= reader_.remaining(); }
+  bool ReadCount(std::uint64_t& count) {
+    return reader_.Read(count) && count <= reader_.remaining();
+  }
 
   WireReader reader_;
 };

@@ -151,8 +151,8 @@ Result<Fields> Decoder::ReadFields(NodeId object, Class cls, std::string_view wh
 
 Result<NodeId> Decoder::Required(const Fields& fields, Field field, NodeId object) const {
   if (fields[field] == kNoNode) {
-    return Bad(object, fmt::format("an object without {}",
-                                   kFieldNames[static_cast<std::size_t>(field)]));
+    return Bad(object,
+               fmt::format("an object without {}", kFieldNames[static_cast<std::size_t>(field)]));
   }
   return fields[field];
 }
@@ -185,15 +185,16 @@ void Decoder::Numbers(NodeId node, Shape& out) const {
 }
 
 bool Decoder::SameNumbers(NodeId a, NodeId b) const {
-  return a == b || std::ranges::equal(document_.items(a), document_.items(b),
-                                      [this](NodeId x, NodeId y) {
-                                        return x == y || document_.AsInt(x) == document_.AsInt(y);
-                                      });
+  return a == b ||
+         std::ranges::equal(document_.items(a), document_.items(b), [this](NodeId x, NodeId y) {
+           return x == y || document_.AsInt(x) == document_.AsInt(y);
+         });
 }
 
 Result<std::string_view> Decoder::Text(NodeId node, std::string_view what) const {
   if (document_.kind(node) != Kind::kText) {
-    return Bad(node, fmt::format("{} is no text of at most {} bytes", what, pickle::kMaxInlineText));
+    return Bad(node,
+               fmt::format("{} is no text of at most {} bytes", what, pickle::kMaxInlineText));
   }
   return document_.Text(node);
 }
@@ -219,15 +220,14 @@ Result<std::optional<FlatRange>> Decoder::ReadFlat(const Fields& fields, NodeId 
                                  static_cast<std::uint64_t>(document_.AsInt(items[1]))});
 }
 
-Status Decoder::ReadTensorFacts(const Fields& fields, NodeId object,
-                                MetadataTensor& tensor) const {
+Status Decoder::ReadTensorFacts(const Fields& fields, NodeId object, MetadataTensor& tensor) const {
   if (const NodeId node = fields[Field::kDtype]; node != kNoNode) {
     RESHARD_TRY_ASSIGN(const std::string_view name, Text(node, "dtype"));
     const Result<DType> dtype = DTypeFromName(name);
     if (!dtype.ok() || (tensor.dtype && *tensor.dtype != *dtype)) {
-      return Bad(node, dtype.ok() ? fmt::format("tensor '{}' has two dtypes", tensor.key)
-                                  : fmt::format("tensor '{}': no dtype is called '{}'", tensor.key,
-                                                name));
+      return Bad(node, dtype.ok()
+                           ? fmt::format("tensor '{}' has two dtypes", tensor.key)
+                           : fmt::format("tensor '{}': no dtype is called '{}'", tensor.key, name));
     }
     tensor.dtype = *dtype;
   }
@@ -268,9 +268,9 @@ Status Decoder::ReadDescription(NodeId object, MetadataTensor& tensor) {
     inside = inside && offset_scratch_[a] <= kLargestOffset - shape_scratch_[a];
   }
   if (!inside || (out.flat && out.flat->end > NumElements(shape_scratch_))) {
-    return Bad(object, fmt::format("tensor '{}': offset {}, shape {} and flattened range disagree",
-                                   tensor.key, ToString(offset_scratch_),
-                                   ToString(shape_scratch_)));
+    return Bad(object,
+               fmt::format("tensor '{}': offset {}, shape {} and flattened range disagree",
+                           tensor.key, ToString(offset_scratch_), ToString(shape_scratch_)));
   }
   descriptions_.push_back(out);
   return OkStatus();
@@ -309,10 +309,9 @@ bool Decoder::Matches(const Description& wanted, const Description& have) const 
 }
 
 std::vector<std::uint64_t> Decoder::SortKey(const Description& description) const {
-  std::vector<std::uint64_t> key = {description.flat ? 1U : 0U,
-                                    description.flat.value_or(FlatRange{}).begin,
-                                    description.flat.value_or(FlatRange{}).end,
-                                    document_.items(description.offset).size()};
+  std::vector<std::uint64_t> key = {
+      description.flat ? 1U : 0U, description.flat.value_or(FlatRange{}).begin,
+      description.flat.value_or(FlatRange{}).end, document_.items(description.offset).size()};
   for (const NodeId list : {description.offset, description.shape}) {
     for (const NodeId item : list == kNoNode ? std::span<const NodeId>() : document_.items(list)) {
       key.push_back(static_cast<std::uint64_t>(document_.AsInt(item)));

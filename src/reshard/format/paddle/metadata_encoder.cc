@@ -269,12 +269,12 @@ Result<Flavour> FlavourOfRelease(std::string_view release) {
   if (number == 206 || number == 300 || number == 301) {
     return Flavour::kLegacy;
   }
-  if (number && *number >= 302 && *number < 400) {
+  if (number && *number >= 302 && *number <= 304) {
     return Flavour::kFlex;
   }
   return MakeError(ErrorCode::kInvalidArgument, "BAD_RELEASE",
                    fmt::format("'{}' is no release of Paddle whose format is known; choose 2.6, "
-                               "3.0, 3.1, 3.2 or a later 3.x",
+                               "3.0, 3.1, 3.2, 3.3 or 3.4",
                                release));
 }
 

@@ -33,8 +33,8 @@ enum class Field : std::uint8_t {
 };
 
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(Field::kCount)> kFieldNames =
-    {"state_dict_metadata", "storage_metadata", "flat_mapping",    "tensor_key",
-     "global_offset",       "local_shape",      "dtype",           "global_shape",
+    {"state_dict_metadata", "storage_metadata", "flat_mapping", "tensor_key",
+     "global_offset",       "local_shape",      "dtype",        "global_shape",
      "is_flattened",        "flattened_range",  "replica_id"};
 
 }  // namespace reshard::paddle

@@ -1,10 +1,9 @@
-#include "reshard/format/paddle/numpy_arrays_internal.h"
-
 #include <fmt/format.h>
 
 #include <array>
 
 #include "reshard/format/paddle/data_file.h"
+#include "reshard/format/paddle/numpy_arrays_internal.h"
 
 namespace reshard::paddle {
 namespace {
@@ -80,7 +79,8 @@ Result<NumpyArray> ReadReconstructed(const Document& document, NodeId node) {
       document.items(state).size() != 5) {
     return BadArray(document, node, "an array without a state of five parts");
   }
-  const std::span<const NodeId> parts = document.items(state);  // version, shape, dtype, order, bytes
+  const std::span<const NodeId> parts =
+      document.items(state);  // version, shape, dtype, order, bytes
   if (document.kind(parts[3]) != Kind::kBool) {
     return BadArray(document, node, "the order of an array is no boolean");
   }
@@ -111,8 +111,8 @@ Status ForEachByte(ByteSource& source, std::uint64_t at, std::uint64_t end, cons
       if (i + length > size && at + size < end) {
         break;  // the rest of this character comes with the next read
       }
-      const unsigned second = length == 2 && i + 1 < size ? std::to_integer<unsigned>(buffer[i + 1])
-                                                          : 0U;
+      const unsigned second =
+          length == 2 && i + 1 < size ? std::to_integer<unsigned>(buffer[i + 1]) : 0U;
       if (length == 2 && ((first != 0xc2 && first != 0xc3) || (second & 0xc0U) != 0x80)) {
         return MakeError(ErrorCode::kCorruption, kBadArray,
                          fmt::format("byte {}: a text that stands for bytes holds a character "
@@ -138,8 +138,7 @@ Result<Shape> ReadShape(const Document& document, NodeId node) {
   }
   Shape shape;
   for (const NodeId item : document.items(node)) {
-    if (document.kind(item) != Kind::kInt || document.AsInt(item) < 0 ||
-        shape.size() == kMaxAxes) {
+    if (document.kind(item) != Kind::kInt || document.AsInt(item) < 0 || shape.size() == kMaxAxes) {
       return BadArray(document, node, "a shape that holds no sizes, or too many");
     }
     shape.push_back(static_cast<std::uint64_t>(document.AsInt(item)));
@@ -192,9 +191,8 @@ Result<DType> ReadDtype(const Document& document, NodeId node) {
   const bool is_text = document.kind(args[0]) == Kind::kText;
   const std::string_view code = is_text ? document.Text(args[0]) : std::string_view();
   if (const NodeId state = document.state(node); state != kNoNode) {
-    const bool tuple =
-        document.kind(state) == Kind::kTuple && document.items(state).size() >= 2 &&
-        document.kind(document.items(state)[1]) == Kind::kText;
+    const bool tuple = document.kind(state) == Kind::kTuple && document.items(state).size() >= 2 &&
+                       document.kind(document.items(state)[1]) == Kind::kText;
     const std::string_view order =
         tuple ? document.Text(document.items(state)[1]) : std::string_view();
     if (order != "<" && order != "|" && order != "=") {

@@ -83,7 +83,6 @@ Status ReadSegment(ByteSource& source, const Segment& segment, std::uint64_t off
 
 /// BAD_ARRAY at the node's offset.
 tl::unexpected<Error> BadArray(const pickle::Document& document, pickle::NodeId node,
-                               std::string_view what,
-                               ErrorCode code = ErrorCode::kCorruption);
+                               std::string_view what, ErrorCode code = ErrorCode::kCorruption);
 
 }  // namespace reshard::paddle

@@ -1,11 +1,10 @@
-#include "reshard/format/paddle/plain_values_internal.h"
-
 #include <fmt/format.h>
 
 #include <bit>
 
 #include "reshard/catalog/flatten.h"
 #include "reshard/format/paddle/numpy_arrays_internal.h"
+#include "reshard/format/paddle/plain_values_internal.h"
 
 namespace reshard::paddle {
 

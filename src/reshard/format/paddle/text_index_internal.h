@@ -18,7 +18,9 @@ class TextIndex {
  public:
   void Reserve(std::size_t count) { rows_.reserve(count); }
 
-  void Add(std::string_view text, std::uint32_t number) { rows_.push_back({Hash(text), text, number}); }
+  void Add(std::string_view text, std::uint32_t number) {
+    rows_.push_back({Hash(text), text, number});
+  }
 
   void Sort() {
     std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
@@ -28,10 +30,9 @@ class TextIndex {
 
   std::optional<std::uint32_t> Find(std::string_view text) const {
     const std::uint64_t hash = Hash(text);
-    const auto found =
-        std::partition_point(rows_.begin(), rows_.end(), [&](const Row& row) {
-          return row.hash != hash ? row.hash < hash : row.text < text;
-        });
+    const auto found = std::partition_point(rows_.begin(), rows_.end(), [&](const Row& row) {
+      return row.hash != hash ? row.hash < hash : row.text < text;
+    });
     const bool there = found != rows_.end() && found->hash == hash && found->text == text;
     return there ? std::optional(found->number) : std::nullopt;
   }

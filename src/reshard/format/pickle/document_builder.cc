@@ -1,11 +1,10 @@
-#include "reshard/format/pickle/document_builder_internal.h"
-
 #include <fmt/format.h>
 
 #include <bit>
 #include <cmath>
 
-#include "reshard/format/pickle/utf8_internal.h"
+#include "reshard/base/utf8.h"
+#include "reshard/format/pickle/document_builder_internal.h"
 
 namespace reshard::pickle {
 namespace {
@@ -211,10 +210,9 @@ Result<NodeId> DocumentBuilder::Object(NodeId callable, NodeId args, GlobalUse u
   }
   const auto uses = static_cast<std::uint8_t>(At(callable).value);
   if ((uses & use) == 0) {
-    return MakeError(
-        ErrorCode::kUnsupported, kGlobalNotAllowed,
-        fmt::format("byte {}: the name at byte {} may not be called in this way", offset,
-                    document_.offset(callable)));
+    return MakeError(ErrorCode::kUnsupported, kGlobalNotAllowed,
+                     fmt::format("byte {}: the name at byte {} may not be called in this way",
+                                 offset, document_.offset(callable)));
   }
   if ((At(args).flags & kRaw) != 0 && (uses & kRawText) == 0) {
     return Bad(kBadString, offset, "a text contains NUL");
@@ -244,8 +242,7 @@ Result<NodeId> DocumentBuilder::Persistent(NodeId id, std::uint64_t offset) {
   return node;
 }
 
-Status DocumentBuilder::Append(NodeId target, std::span<const NodeId> items,
-                               std::uint64_t offset) {
+Status DocumentBuilder::Append(NodeId target, std::span<const NodeId> items, std::uint64_t offset) {
   if (kind(target) != Kind::kList && (At(target).flags & kListItems) == 0) {
     return Bad(kBadTarget, offset, "what is appended to is no list");
   }

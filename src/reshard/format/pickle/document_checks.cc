@@ -18,6 +18,7 @@ constexpr std::size_t kFewKeys = 12;
 /// A key reduced to what makes it equal to another one: Python's 1, 1.0 and True are one key.
 struct KeyValue {
   enum Class : std::uint8_t { kInt, kFloat, kText, kOther } kind = kOther;
+
   std::uint64_t bits = 0;
   std::string_view text;
 
@@ -190,8 +191,7 @@ Status DocumentBuilder::CheckUniqueKeys() const {
   for (NodeId node = 0; node < document_.nodes_.size(); ++node) {
     if (kind(node) == Kind::kDict) {
       RESHARD_TRY(CheckUniqueKeys(document_.items(node)));
-    } else if (kind(node) == Kind::kObject &&
-               (document_.nodes_[node].flags & kDictItems) != 0) {
+    } else if (kind(node) == Kind::kObject && (document_.nodes_[node].flags & kDictItems) != 0) {
       RESHARD_TRY(CheckUniqueKeys(document_.object_items(node)));
     }
   }

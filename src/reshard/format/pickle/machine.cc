@@ -192,9 +192,8 @@ Status Machine::ReadProtocol() {
 Status Machine::Frame() {
   RESHARD_TRY_ASSIGN(const std::uint64_t size, Number(8));
   if (size > window_.remaining()) {
-    return Bad(
-        kPickleTruncated, at_,
-        fmt::format("a frame of {} bytes, but {} are left", size, window_.remaining()));
+    return Bad(kPickleTruncated, at_,
+               fmt::format("a frame of {} bytes, but {} are left", size, window_.remaining()));
   }
   if (frame_end_ != 0) {
     return Bad(kBadFrame, at_, "a frame begins inside another one");
@@ -205,9 +204,8 @@ Status Machine::Frame() {
 
 Status Machine::Integer(int bytes) {
   RESHARD_TRY_ASSIGN(const std::uint64_t number, Number(bytes));
-  const auto value = bytes == 4
-                         ? static_cast<std::int64_t>(static_cast<std::int32_t>(number))
-                         : static_cast<std::int64_t>(number);
+  const auto value = bytes == 4 ? static_cast<std::int64_t>(static_cast<std::int32_t>(number))
+                                : static_cast<std::int64_t>(number);
   return PushNode(builder_.Int(value, at_));
 }
 
@@ -552,8 +550,8 @@ const std::byte* Machine::QuickStep(const std::byte* p, std::uint64_t left) {
       if (left < size) {
         return p;
       }
-      const std::optional<NodeId> node = memo_.Get(
-          size == 2 ? std::to_integer<std::uint32_t>(p[1]) : LoadLittle<std::uint32_t>(p + 1));
+      const std::optional<NodeId> node = memo_.Get(size == 2 ? std::to_integer<std::uint32_t>(p[1])
+                                                             : LoadLittle<std::uint32_t>(p + 1));
       if (!node) {
         return p;
       }
@@ -609,8 +607,7 @@ void Machine::Quick() {
 }
 
 Status Machine::CheckBudget() const {
-  const std::uint64_t memory = builder_.memory() + memo_.memory() +
-                               stack_.size() * sizeof(NodeId) +
+  const std::uint64_t memory = builder_.memory() + memo_.memory() + stack_.size() * sizeof(NodeId) +
                                marks_.size() * sizeof(std::uint64_t);
   if (memory > kFreeMemory + kMemoryPerByte * window_.taken() || builder_.full()) {
     return Bad(kLimit, at_,
@@ -673,9 +670,9 @@ Result<Parsed> Machine::Run() {
 Result<Parsed> Parse(ByteSource& source, const ParseOptions& options) {
   const std::uint64_t size = source.size();
   if (options.begin > size || options.size > size - options.begin || size > kMaxOffset) {
-    return Bad(kPickleTruncated, options.begin,
-               fmt::format("a pickle of {} bytes is expected, the file has {}", options.size,
-                           size));
+    return Bad(
+        kPickleTruncated, options.begin,
+        fmt::format("a pickle of {} bytes is expected, the file has {}", options.size, size));
   }
   const std::uint64_t end = options.size == 0 ? size : options.begin + options.size;
   return Machine(source, options, end).Run();

@@ -132,9 +132,9 @@ bool Handler::start_object(std::size_t /*elements*/) {
 }
 
 bool Handler::key(std::string& text) {
-  const bool odd = text.size() > kMaxNameBytes ||
-                   std::any_of(text.begin(), text.end(),
-                               [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+  const bool odd = text.size() > kMaxNameBytes || std::any_of(text.begin(), text.end(), [](char c) {
+                     return static_cast<unsigned char>(c) < 0x20;
+                   });
   if (place_ == Place::kTop && (odd || text.empty())) {
     return Fail(kBadString, "a name that is empty, too long or holds control characters");
   }
@@ -174,8 +174,7 @@ bool Handler::start_array(std::size_t /*elements*/) {
     return place_ == Place::kTensor && key_ == "dtype" ? Unexpected("a list")
                                                        : Fail(kDepth, "a list where none may be");
   }
-  std::optional<Shape>& numbers =
-      key_ == "shape" ? entries.back().shape : entries.back().range;
+  std::optional<Shape>& numbers = key_ == "shape" ? entries.back().shape : entries.back().range;
   numbers.emplace();
   numbers_ = &*numbers;
   place_ = Place::kNumbers;
@@ -189,8 +188,8 @@ Result<Entry> CheckEntry(RawEntry raw, std::uint64_t payload_offset, std::uint64
     return Bad(kBadDType, fmt::format("tensor '{}': {}", raw.name, dtype.error().message));
   }
   if (Status status = CheckShape(*raw.shape, *dtype); !status.ok()) {
-    return Bad(status.error().reason, fmt::format("tensor '{}': {}", raw.name,
-                                                  status.error().message));
+    return Bad(status.error().reason,
+               fmt::format("tensor '{}': {}", raw.name, status.error().message));
   }
   const std::uint64_t begin = (*raw.range)[0];
   const std::uint64_t end = (*raw.range)[1];
@@ -203,8 +202,8 @@ Result<Entry> CheckEntry(RawEntry raw, std::uint64_t payload_offset, std::uint64
     return Bad(kDataTruncated, fmt::format("tensor '{}' ends at byte {} of the data, which has {}",
                                            raw.name, end, payload_bytes));
   }
-  return Entry{std::move(raw.name), *dtype, std::move(*raw.shape),
-               {payload_offset + begin, end - begin}};
+  return Entry{
+      std::move(raw.name), *dtype, std::move(*raw.shape), {payload_offset + begin, end - begin}};
 }
 
 /// Names differ, and the bytes follow each other without gap from begin to end.
@@ -248,12 +247,12 @@ Result<std::string> ReadJson(ByteSource& source) {
     return Bad(kHeaderEmpty, "the header has no bytes");
   }
   if (size > kMaxHeaderBytes) {
-    return Bad(kHeaderTooLarge, fmt::format("a header of {} bytes, more than {}", size,
-                                            kMaxHeaderBytes));
+    return Bad(kHeaderTooLarge,
+               fmt::format("a header of {} bytes, more than {}", size, kMaxHeaderBytes));
   }
   if (size > source.size() - sizeof(length)) {
-    return Bad(kHeaderTruncated, fmt::format("a header of {} bytes in a file of {}", size,
-                                             source.size()));
+    return Bad(kHeaderTruncated,
+               fmt::format("a header of {} bytes in a file of {}", size, source.size()));
   }
   std::string text(size, '\0');
   RESHARD_TRY(source.ReadAt(sizeof(length), std::as_writable_bytes(std::span(text))));
