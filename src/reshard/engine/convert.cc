@@ -225,9 +225,9 @@ class Converter {
     for (std::thread& thread : threads) {
       thread.join();
     }
-    RESHARD_TRY(std::move(results[0]));
-    report_.unique_id = results[0]->unique_id;
-    report_.skipped = results[0]->skipped;
+    RESHARD_TRY_ASSIGN(SaveResult saved, std::move(results[0]));
+    report_.unique_id = saved.unique_id;
+    report_.skipped = std::move(saved.skipped);
     return OkStatus();
   }
 
