@@ -58,9 +58,11 @@ Status CheckDisjoint(std::string_view key, const std::vector<Box>& boxes) {
   return OkStatus();
 }
 
-bool HasSource(const Tensor& tensor) {
-  return std::any_of(tensor.shards.begin(), tensor.shards.end(),
-                     [](const TensorShard& shard) { return shard.source != nullptr; });
+/// Whether some bytes come from a source that does not say by its owner which bytes they are.
+bool HasUnnamedSource(const Tensor& tensor) {
+  return std::any_of(tensor.shards.begin(), tensor.shards.end(), [](const TensorShard& shard) {
+    return shard.source != nullptr && shard.owner == nullptr;
+  });
 }
 
 /// Where a tensor's elements lie: equal for two keys that share memory.
@@ -72,7 +74,9 @@ MemoryKey MemoryOf(const Tensor& tensor) {
     if (IsEmpty(shard.box)) {
       continue;
     }
-    places.push_back(reinterpret_cast<std::uintptr_t>(shard.view.data));
+    const void* memory = shard.source ? shard.owner.get() : shard.view.data;
+    places.push_back(reinterpret_cast<std::uintptr_t>(memory));
+    places.push_back(shard.source ? 1 : 0);
     places.insert(places.end(), shard.box.offset.begin(), shard.box.offset.end());
     places.insert(places.end(), shard.box.extent.begin(), shard.box.extent.end());
     for (const std::int64_t stride : shard.view.strides) {
@@ -110,7 +114,7 @@ Result<StateDescription> Describe(const std::vector<FlatEntry>& leaves) {
     if (const auto* tensor = leaf.leaf->get_if<Tensor>()) {
       RESHARD_TRY_ASSIGN(TensorDescription out, DescribeTensor(leaf, *tensor));
       out.same_as = static_cast<std::uint32_t>(state.tensors.size());
-      if (!out.boxes.empty() && !HasSource(*tensor)) {
+      if (!out.boxes.empty() && !HasUnnamedSource(*tensor)) {
         out.same_as = places.emplace(MemoryOf(*tensor), out.same_as).first->second;
       }
       state.tensors.push_back(std::move(out));

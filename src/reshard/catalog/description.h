@@ -44,7 +44,7 @@ struct StateDescription {
 /// Checks and describes flattened leaves. Errors: kInvalidArgument BAD_VIEW, BOX_OUT_OF_SHAPE,
 /// SHAPE_OVERFLOW, SHARD_SHAPE (view and box differ), LOCAL_OVERLAP (two boxes of one rank
 /// overlap), DTYPE_MISMATCH (view and tensor), SINK_ON_SAVE; each names the key. A shard with a
-/// source needs no view, and its tensor is never an alias.
+/// source needs no view; sources of equal, non-null `owner` give the same bytes.
 Result<StateDescription> Describe(const std::vector<FlatEntry>& leaves);
 
 Bytes EncodeTensorDescriptions(const std::vector<TensorDescription>& tensors);

@@ -45,7 +45,9 @@ struct TensorShard {
                                   ///< or source.
   TensorSink sink = nullptr;      ///< Load only: takes the bytes instead of `view`.
   TensorSource source = nullptr;  ///< Save only: gives the bytes instead of `view`.
-  std::shared_ptr<const void> owner = nullptr;  ///< Keeps the memory alive, optional.
+  /// Keeps the memory alive, optional. With a source: tensors whose shards have equal, non-null
+  /// owners give the same bytes, which are stored once.
+  std::shared_ptr<const void> owner = nullptr;
 };
 
 /// A tensor leaf: dtype and global shape, and zero or more shards of it.

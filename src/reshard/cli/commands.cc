@@ -1,4 +1,6 @@
 #include "reshard/cli/command.h"
+#include "reshard/cli/command_convert.h"
+#include "reshard/cli/command_export.h"
 #include "reshard/cli/command_gc.h"
 #include "reshard/cli/command_index.h"
 #include "reshard/cli/command_info.h"
@@ -13,6 +15,8 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(NewInfoCommand());
   commands.push_back(NewLsCommand());
   commands.push_back(NewVerifyCommand());
+  commands.push_back(NewExportCommand());
+  commands.push_back(NewConvertCommand());
   commands.push_back(NewLatestCommand());
   commands.push_back(NewIndexCommand());
   commands.push_back(NewGcCommand());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <numeric>
 
@@ -109,6 +110,26 @@ Result<std::chrono::seconds> ParseDuration(const std::string& text) {
   return MakeError(ErrorCode::kInvalidArgument, "BAD_DURATION",
                    fmt::format("'{}' is no duration\nwrite a number and s, m, h, d or w, such as "
                                "90s, 12h or 1d",
+                               Printable(text)));
+}
+
+Result<std::uint64_t> ParseSize(const std::string& text) {
+  constexpr std::string_view kLetters = "kmgt";
+  std::uint64_t number = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  std::string unit(end, static_cast<std::size_t>(last - end));
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::size_t letter = unit.empty() ? std::string::npos : kLetters.find(unit[0]);
+  const std::string_view rest = std::string_view(unit).substr(letter == std::string::npos ? 0 : 1);
+  const std::size_t shift = letter == std::string::npos ? 0 : 10 * (letter + 1);
+  const bool known = rest.empty() || rest == "b" || (rest == "ib" && shift > 0);
+  if (error == std::errc() && known && number <= (std::uint64_t{1} << 50) >> shift) {
+    return number << shift;
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "BAD_SIZE",
+                   fmt::format("'{}' is no size\nwrite a number and K, M, G or T, such as 64MiB",
                                Printable(text)));
 }
 

@@ -29,6 +29,10 @@ std::string Shorten(const std::string& text, std::size_t columns);
 /// BAD_DURATION.
 Result<std::chrono::seconds> ParseDuration(const std::string& text);
 
+/// "64MiB", "512K", "2g", a plain number of bytes; all units are powers of 1024. Errors:
+/// kInvalidArgument BAD_SIZE, also for more than 2^50.
+Result<std::uint64_t> ParseSize(const std::string& text);
+
 /// The candidate nearest to `text` by edits (Levenshtein 1966), if it is near enough to be meant.
 std::optional<std::string> Nearest(std::string_view text,
                                    const std::vector<std::string>& candidates);

@@ -70,6 +70,7 @@ class NativeFormat final : public SaveFormat {
     RESHARD_TRY_ASSIGN(const Catalog catalog,
                        MakeCatalog(outcome.info, outcome.plan, outcome.reports, outcome.objects,
                                    outcome.global_ranks));
+    RESHARD_TRY(outcome.inspect(catalog));
     const SaveId id = {outcome.info.unique_id, outcome.info.attempt};
     std::vector<CommitRecord> records;
     records.push_back({ClaimName(id), RecordName(id.unique_id), native::EncodeCatalog(catalog)});

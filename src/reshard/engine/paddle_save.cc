@@ -251,6 +251,7 @@ class PaddleFormat final : public SaveFormat {
     info.format = std::string(kPaddle);
     RESHARD_TRY_ASSIGN(const Catalog catalog,
                        MakeCatalog(info, outcome.plan, outcome.reports, {}, outcome.global_ranks));
+    RESHARD_TRY(outcome.inspect(catalog));
     RESHARD_TRY_ASSIGN(const paddle::Metadata metadata, MetadataOf(catalog, outcome.plan));
     Bytes encoded = paddle::EncodeMetadata(metadata, flavour_);
     CatalogColumns columns = catalog.columns();

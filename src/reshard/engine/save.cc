@@ -395,6 +395,7 @@ class SaveSession {
     if (local_.ok() && !rank_plan_.chunks.empty()) {
       PayloadOptions payload;
       payload.threads = options_.threads;
+      payload.buffer_bytes = options_.buffer_bytes;
       payload.progress = [this](std::uint64_t bytes) { return Advance(bytes); };
       local_ = files_->Write(payload);
       group_.Beat();
@@ -498,12 +499,21 @@ class SaveSession {
     const std::vector<int> global_ranks = GlobalRanks(group_);
     RESHARD_TRY_ASSIGN(
         const std::vector<CommitRecord> records,
-        format_->MakeRecords({info, *plan_, reports, merged_objects_, global_ranks}));
+        format_->MakeRecords({info, *plan_, reports, merged_objects_, global_ranks, Inspect()}));
     std::vector<std::string> files;
     for (const WriteReport& report : reports) {
       files.push_back(report.file_name);
     }
     return committer_->Publish(records, files, stale_);
+  }
+
+  /// What looks at the catalog before the commit.
+  std::function<Status(const Catalog&)> Inspect() const {
+    return [this](const Catalog& catalog) {
+      return options_.inspect
+                 ? CallGuarded("the inspect callback", [&] { return options_.inspect(catalog); })
+                 : OkStatus();
+    };
   }
 
   static Status ReadReports(WireReader& reader, std::uint32_t rank,

@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "reshard/base/result.h"
+#include "reshard/catalog/catalog.h"
 #include "reshard/catalog/save_plan.h"
 #include "reshard/catalog/value.h"
 #include "reshard/comm/process_group.h"
@@ -59,6 +61,11 @@ struct SaveOptions {
   SavePlanOptions plan;
   SavePlanCache* plan_cache = nullptr;
   ProgressCallback progress;
+  /// Size of a writer's buffer, a multiple of kBlockBytes.
+  std::size_t buffer_bytes = std::size_t{8} << 20;
+  /// Called on the coordinator with the finished catalog, digests included, before the commit; an
+  /// error ends the save on all ranks. May be missing.
+  std::function<Status(const Catalog&)> inspect;
 };
 
 /// What was saved; the same on every rank but for bytes_written.
@@ -77,8 +84,8 @@ struct SaveResult {
 /// snapshots stay readable at every moment; a crash leaves the new one absent.
 ///
 /// `storage`  each rank's own object; the same directory, or node-local ones.
-/// Memory: threads x 8 MiB of buffers on each rank; the plan of all ranks on the coordinator.
-/// Errors: kInvalidArgument (the state dict, ranks that disagree: OPTIONS_MISMATCH,
+/// Memory: threads x buffer_bytes of buffers on each rank; the plan of all ranks on the
+/// coordinator. Errors: kInvalidArgument (the state dict, ranks that disagree: OPTIONS_MISMATCH,
 ///         BAD_COORDINATOR and those of PlanSave; BAD_FORMAT, BAD_RELEASE; FOREIGN_DIRECTORY,
 ///         ID_CLASH), kUnsupported UNSUPPORTED_BY_FORMAT (lists what the format cannot hold),
 ///         kAlreadyExists SNAPSHOT_EXISTS (committed id without overwrite), ONE_ID_PER_DIRECTORY

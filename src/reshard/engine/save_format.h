@@ -5,6 +5,7 @@
 // same for all (save.cc, commit.h).
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -55,6 +56,7 @@ struct SaveOutcome {
   std::span<const WriteReport> reports;  ///< One per file.
   std::span<const MergedObject> objects;
   std::span<const int> global_ranks;
+  std::function<Status(const Catalog&)> inspect;  ///< To be called with the finished catalog.
 };
 
 /// A format to save in. Stateless and thread-safe.
@@ -93,7 +95,8 @@ class SaveFormat {
   /// What stands beside the commit record; may be nothing.
   virtual std::vector<std::string> SideNames(std::uint64_t unique_id) const = 0;
 
-  /// What to publish, in this order; the last is the commit record, under ClaimName.
+  /// What to publish, in this order; the last is the commit record, under ClaimName. Errors: of the
+  /// format; that of `outcome.inspect`.
   virtual Result<std::vector<CommitRecord>> MakeRecords(const SaveOutcome& outcome) const = 0;
 
   /// Errors: kNotFound NO_SNAPSHOT; kIo.

@@ -1,0 +1,339 @@
+#include "reshard/engine/convert.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "reshard/base/mutex.h"
+#include "reshard/catalog/description.h"
+#include "reshard/catalog/flatten.h"
+#include "reshard/comm/process_group.h"
+#include "reshard/engine/checkpoint.h"
+#include "reshard/engine/convert_state.h"
+#include "reshard/engine/data_file_opener.h"
+#include "reshard/engine/message.h"
+#include "reshard/engine/save.h"
+#include "reshard/engine/save_format.h"
+#include "reshard/engine/tensor_reader.h"
+
+namespace reshard {
+namespace {
+
+constexpr std::string_view kNativeFormat = "native";
+constexpr std::uint64_t kMostBufferBytes = std::uint64_t{8} << 20;
+constexpr std::size_t kWriters = 4;  // of all ranks together, if there are not more ranks
+constexpr std::size_t kLeastCachedBlocks = 16;
+constexpr std::size_t kCachedBlocksPerWriter = 32;  // ranks share blocks, but are not in step
+constexpr std::size_t kMostFaults = 8;
+
+/// How the memory is divided.
+struct Budget {
+  std::size_t threads = 1;  ///< Writers per rank.
+  std::size_t buffer_bytes = 0;
+  std::size_t cached_blocks = kLeastCachedBlocks;
+};
+
+/// A writer has its buffer and the reader's staging; the reader keeps some blocks.
+Result<Budget> DivideMemory(std::uint64_t memory_bytes, int ranks) {
+  const auto count = static_cast<std::uint64_t>(ranks);
+  const std::uint64_t least = kLeastCachedBlocks * kBlockBytes + count * 2 * kBlockBytes;
+  if (memory_bytes < least) {
+    return MakeError(ErrorCode::kInvalidArgument, "MEMORY_TOO_SMALL",
+                     fmt::format("{} bytes of memory are too few for {} ranks\ngive at least {} "
+                                 "bytes, or convert to fewer ranks",
+                                 memory_bytes, ranks, least));
+  }
+  Budget out;
+  out.threads = std::max<std::uint64_t>(1, kWriters / count);
+  while (out.threads > 1 && memory_bytes < least + (out.threads - 1) * count * 4 * kBlockBytes) {
+    --out.threads;
+  }
+  const std::uint64_t writers = count * out.threads;
+  out.cached_blocks = std::clamp<std::uint64_t>(memory_bytes / 2 / kBlockBytes, kLeastCachedBlocks,
+                                                writers * kCachedBlocksPerWriter);
+  const std::uint64_t share = (memory_bytes - out.cached_blocks * kBlockBytes) / writers;
+  out.buffer_bytes = std::min(share - kBlockBytes, kMostBufferBytes) / kBlockBytes * kBlockBytes;
+  return out;
+}
+
+class Converter {
+ public:
+  Converter(const ConvertSource& source, Storage& destination, const ConvertOptions& options)
+      : source_(source),
+        catalog_(source.catalog),
+        destination_(destination),
+        options_(options),
+        selection_(SelectKeys(catalog_, options.include, options.exclude)) {}
+
+  Result<ConvertReport> Run() {
+    RESHARD_TRY_ASSIGN(format_, FindSaveFormat(options_.format));
+    RESHARD_TRY(ChooseRanks());
+    RESHARD_TRY_ASSIGN(const Budget budget, DivideMemory(options_.memory_bytes, report_.ranks));
+    RESHARD_TRY(CheckDestination());
+    RESHARD_TRY(CheckSource());
+    CountSelected();
+    TensorReader reader(catalog_, source_.storage, {true, budget.cached_blocks, 256});
+    const ConvertState state(catalog_, selection_, reader);
+    if (options_.dry_run) {
+      RESHARD_TRY(CheckFormatHoldsAll(state));
+      return report_;
+    }
+    RESHARD_TRY(SaveOnAllRanks(state, budget));
+    report_.bytes_read = reader.bytes_read();
+    return report_;
+  }
+
+ private:
+  /// Which holds aliases and objects, where other formats do not.
+  bool is_native() const { return options_.format == kNativeFormat; }
+
+  Status ChooseRanks() {
+    if (selection_.tensors.empty() && selection_.objects.empty()) {
+      return MakeError(ErrorCode::kInvalidArgument, "NO_SUCH_KEY",
+                       fmt::format("nothing to convert: no key of {} is selected",
+                                   source_.storage.description()));
+    }
+    int ranks = options_.ranks;
+    if (is_native() || !options_.skip_unsupported) {
+      RESHARD_TRY_ASSIGN(ranks, PerRankCount(catalog_, selection_, ranks));
+    }
+    report_.ranks = std::max(1, ranks);
+    report_.unique_id = options_.unique_id.value_or(is_native() ? catalog_.info().unique_id : 0);
+    return OkStatus();
+  }
+
+  Status CheckDestination() {
+    const std::uint64_t identity = destination_.Identity();
+    if (identity != 0 && identity == source_.storage.Identity()) {
+      return MakeError(ErrorCode::kInvalidArgument, "SAME_DIRECTORY",
+                       fmt::format("{} is source and destination\nconvert into another directory",
+                                   destination_.description()));
+    }
+    RESHARD_TRY_ASSIGN(const CheckpointList list, ListCheckpoints(destination_));
+    if (options_.overwrite || (list.empty() && list.unknown.empty())) {
+      return OkStatus();
+    }
+    return MakeError(
+        ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
+        fmt::format("{} holds a checkpoint already ({})\nchoose another directory, or overwrite",
+                    destination_.description(),
+                    list.empty() ? list.unknown
+                                 : fmt::format("{}, snapshot {}", list.format, list.ids.back())));
+  }
+
+  /// What can be known without reading tensors: faults of the source, holes, missing files.
+  Status CheckSource() const {
+    std::vector<std::string> faults;
+    for (const ForeignFault& fault : source_.faults) {
+      if (fault.keys.empty() || std::any_of(fault.keys.begin(), fault.keys.end(),
+                                            [this](const std::string& k) { return Selects(k); })) {
+        faults.push_back(fault.error.ToString());
+      }
+    }
+    std::set<std::uint32_t> files;
+    for (const TensorId tensor : selection_.tensors) {
+      if (const Status status = catalog_.CheckCoverage(tensor); !status.ok()) {
+        faults.push_back(status.error().ToString());
+      }
+      for (std::size_t i = 0; i < catalog_.num_chunks(tensor); ++i) {
+        files.insert(catalog_.chunk(tensor, i).file);
+      }
+    }
+    for (const std::uint32_t file : files) {
+      const auto opened = OpenDataFile(source_.storage, catalog_, file);
+      if (!opened.ok() && opened.error().code != ErrorCode::kCorruption &&
+          opened.error().code != ErrorCode::kNotFound) {
+        return tl::unexpected<Error>(opened.error());
+      }
+      if (!opened.ok()) {
+        faults.push_back(opened.error().ToString());
+      }
+    }
+    return faults.empty() ? OkStatus() : Faulty(faults);
+  }
+
+  bool Selects(const std::string& key) const {
+    return IsSelected(key, options_.include, options_.exclude);
+  }
+
+  Status Faulty(std::vector<std::string>& faults) const {
+    const std::size_t count = faults.size();
+    faults.resize(std::min(count, kMostFaults));
+    auto error = MakeError(
+        ErrorCode::kCorruption, "SOURCE_FAULTS",
+        fmt::format("{} is not whole, {}: {}{}\n`reshard verify` lists every fault; exclude the "
+                    "tensors that are damaged to convert the others",
+                    source_.storage.description(),
+                    count == 1 ? "1 fault" : fmt::format("{} faults", count),
+                    fmt::join(faults, "; "), count > kMostFaults ? "; ..." : ""));
+    error.value().data_loss = true;
+    return error;
+  }
+
+  /// What Save would refuse before it writes.
+  Status CheckFormatHoldsAll(const ConvertState& state) {
+    RESHARD_TRY_ASSIGN(const StateDict dict, state.OfRank(0, report_.ranks));
+    RESHARD_TRY_ASSIGN(const std::vector<FlatEntry> leaves, Flatten(dict));
+    RESHARD_TRY_ASSIGN(StateDescription description, Describe(leaves));
+    for (const Unsupported& one : format_->Restrict(description)) {
+      report_.skipped.push_back(fmt::format("{}: {}", one.key, one.why));
+    }
+    std::sort(report_.skipped.begin(), report_.skipped.end());
+    report_.tensors = description.tensors.size();
+    report_.objects = description.objects.size();
+    if (report_.skipped.empty() || options_.skip_unsupported) {
+      return OkStatus();
+    }
+    const std::size_t shown = std::min(report_.skipped.size(), kMostFaults);
+    const auto end = report_.skipped.begin() + static_cast<std::ptrdiff_t>(shown);
+    return MakeError(
+        ErrorCode::kUnsupported, "UNSUPPORTED_BY_FORMAT",
+        fmt::format("the format {} cannot hold {} of the keys: {}{}", options_.format,
+                    report_.skipped.size(), fmt::join(report_.skipped.begin(), end, "; "),
+                    shown < report_.skipped.size() ? "; ..." : ""));
+  }
+
+  /// What the destination will hold, as far as its format can.
+  void CountSelected() {
+    std::set<TensorId> stored;
+    for (const TensorId tensor : selection_.tensors) {
+      if (stored.insert(catalog_.alias_of(tensor)).second || !is_native()) {
+        report_.bytes += catalog_.num_bytes(tensor);
+      } else {
+        ++report_.aliases;
+      }
+    }
+    report_.tensors = selection_.tensors.size();
+    report_.objects = selection_.objects.size();
+  }
+
+  Status SaveOnAllRanks(const ConvertState& state, const Budget& budget) {
+    auto groups = ThreadProcessGroups(report_.ranks);
+    std::vector<Result<SaveResult>> results(groups.size());
+    std::vector<std::thread> threads;
+    rank_bytes_.resize(groups.size());
+    for (std::size_t rank = 0; rank < groups.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        results[rank] = SaveOnRank(state, budget, *groups[rank]);
+        groups[rank].reset();
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    RESHARD_TRY_ASSIGN(SaveResult saved, std::move(results[0]));
+    report_.unique_id = saved.unique_id;
+    report_.skipped = std::move(saved.skipped);
+    return OkStatus();
+  }
+
+  Result<SaveResult> SaveOnRank(const ConvertState& state, const Budget& budget,
+                                ProcessGroup& group) {
+    Result<StateDict> dict = state.OfRank(group.rank(), group.size());
+    RESHARD_TRY(group.Agree(dict.ok() ? OkStatus() : Status(tl::unexpected<Error>(dict.error()))));
+    SaveOptions options;
+    options.format = options_.format;
+    options.skip_unsupported = options_.skip_unsupported;
+    options.overwrite = options_.overwrite;
+    options.threads = budget.threads;
+    options.buffer_bytes = budget.buffer_bytes;
+    options.unique_id = report_.unique_id;
+    options.inspect = [this](const Catalog& made) { return CompareDigests(made); };
+    options.progress = [this, &group](const Progress& progress) {
+      return Advance(static_cast<std::size_t>(group.rank()), progress);
+    };
+    return Save(*dict, destination_, group, options);
+  }
+
+  /// Adds up what the ranks have written.
+  Status Advance(std::size_t rank, const Progress& progress) {
+    if (!options_.progress) {
+      return OkStatus();
+    }
+    MutexLock lock(mutex_);
+    bytes_done_ += progress.bytes_done - rank_bytes_[rank];
+    rank_bytes_[rank] = progress.bytes_done;
+    return options_.progress({std::min(bytes_done_, report_.bytes), report_.bytes});
+  }
+
+  /// What is in the destination.
+  void CountMade(const Catalog& made) {
+    report_.tensors = made.num_tensors();
+    report_.aliases = 0;
+    report_.bytes = 0;
+    report_.objects = 0;
+    for (TensorId tensor = 0; tensor < made.num_tensors(); ++tensor) {
+      const bool stored = made.alias_of(tensor) == tensor;
+      report_.aliases += stored ? 0 : 1;
+      report_.bytes += stored ? made.num_bytes(tensor) : 0;
+    }
+    for (std::size_t i = 0; i < made.num_objects();
+         i = made.FindObjects(made.object_key(i)).second) {
+      ++report_.objects;
+    }
+  }
+
+  /// Before the commit, on the coordinator: what was written is what the source's catalog says.
+  Status CompareDigests(const Catalog& made) {
+    CountMade(made);
+    report_.digests_equal = 0;
+    report_.digests_new = 0;
+    report_.unverified = 0;
+    for (const TensorId tensor : selection_.tensors) {
+      const std::optional<TensorId> there = made.Find(catalog_.key(tensor));
+      const std::optional<std::uint64_t> found = there ? made.digest(*there) : std::nullopt;
+      const std::optional<std::uint64_t> expected = catalog_.digest(tensor);
+      if (!found) {
+        continue;  // the format does not hold it, or no digests
+      }
+      if (!expected) {
+        ++report_.digests_new;
+        report_.unverified += IsVerified(tensor) ? 0 : 1;
+      } else if (*found == *expected) {
+        ++report_.digests_equal;
+      } else {
+        auto error = MakeError(
+            ErrorCode::kCorruption, "TENSOR_DIGEST",
+            fmt::format("tensor '{}': its bytes have digest {:016x}, the source's catalog "
+                        "says {:016x}; nothing was kept",
+                        catalog_.key(tensor), *found, *expected));
+        error.value().data_loss = true;
+        return error;
+      }
+    }
+    return OkStatus();
+  }
+
+  bool IsVerified(TensorId tensor) const {
+    for (std::size_t i = 0; i < catalog_.num_chunks(tensor); ++i) {
+      if (!catalog_.files()[catalog_.chunk(tensor, i).file].has_blocks) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  const ConvertSource& source_;
+  const Catalog& catalog_;
+  Storage& destination_;
+  const ConvertOptions& options_;
+  const ConvertSelection selection_;
+  std::unique_ptr<SaveFormat> format_;
+  ConvertReport report_;
+  Mutex mutex_;
+  std::vector<std::uint64_t> rank_bytes_;
+  std::uint64_t bytes_done_ = 0;
+};
+
+}  // namespace
+
+Result<ConvertReport> Convert(const ConvertSource& source, Storage& destination,
+                              const ConvertOptions& options) {
+  return Converter(source, destination, options).Run();
+}
+
+}  // namespace reshard

@@ -1,0 +1,83 @@
+#pragma once
+
+// Convert: a checkpoint of any format that can be read becomes a new one, in another format or cut
+// over another number of ranks, without ever holding more of it than some buffers.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reshard/base/result.h"
+#include "reshard/catalog/catalog.h"
+#include "reshard/engine/progress.h"
+#include "reshard/format/foreign.h"
+#include "reshard/storage/storage.h"
+
+namespace reshard {
+
+/// An open checkpoint to convert. References must outlive the call.
+struct ConvertSource {
+  const Catalog& catalog;
+  Storage& storage;
+  std::vector<ForeignFault> faults;  ///< Found when it was opened.
+};
+
+/// Choices of Convert.
+struct ConvertOptions {
+  /// Of the destination: SaveOptions::format.
+  std::string format = "native";
+  /// Of the destination; without it the source's id for the native format, else the format's own
+  /// default.
+  std::optional<std::uint64_t> unique_id;
+  /// Ranks of the destination: every tensor is cut along its first axis over them, as Shard(0)
+  /// does. 0: as many as the per-rank values need, 1 when there are none.
+  int ranks = 0;
+  /// Bound on all buffers together; catalogs and plans come on top.
+  std::uint64_t memory_bytes = std::uint64_t{512} << 20;
+  /// Shell patterns (MatchesKey) over flat keys of tensors and objects: what matches one of
+  /// `include` (all, when it is empty) and none of `exclude` is converted.
+  std::vector<std::string> include;
+  std::vector<std::string> exclude;
+  /// Leave out what the format cannot hold, and report it, instead of refusing.
+  bool skip_unsupported = false;
+  /// The destination may hold a checkpoint already: see SaveOptions::overwrite.
+  bool overwrite = false;
+  /// Only check, and report what would be done.
+  bool dry_run = false;
+  ProgressCallback progress;
+};
+
+/// What was done.
+struct ConvertReport {
+  std::uint64_t unique_id = 0;  ///< Of the destination.
+  int ranks = 0;
+  std::uint64_t tensors = 0;         ///< In the destination.
+  std::uint64_t aliases = 0;         ///< Of them, share the bytes of another one.
+  std::uint64_t objects = 0;         ///< Keys.
+  std::uint64_t bytes = 0;           ///< Of the tensors, aliases once.
+  std::uint64_t bytes_read = 0;      ///< From the source.
+  std::uint64_t digests_equal = 0;   ///< Tensors whose digest in the source was found again.
+  std::uint64_t digests_new = 0;     ///< Tensors without one there...
+  std::uint64_t unverified = 0;      ///< ...of which some bytes have no checksum either.
+  std::vector<std::string> skipped;  ///< "key: why" that the format cannot hold.
+};
+
+/// Converts. `destination` has the new checkpoint when it returns OK, and nothing new otherwise
+/// (kIndeterminate excepted). Blocks are verified as they are read, where the source has checksums;
+/// before the commit the digests of all tensors are compared with the source's. A list of the
+/// nested state dict that exclusion leaves with holes becomes a map with integer keys.
+///
+/// Memory: options.memory_bytes of buffers; the source's catalog; per rank of the destination the
+///         description of its shards.
+/// Cost: reads the source once, but for tensors that it stores column-major, whose blocks are read
+///       again for every buffer that they have a part in.
+/// Errors: kInvalidArgument NO_SUCH_KEY (nothing is selected), SAME_DIRECTORY, MEMORY_TOO_SMALL,
+///         MISSING_PER_RANK (another number of ranks than there are per-rank values); kCorruption
+///         SOURCE_FAULTS (lists them), TENSOR_DIGEST, PATH_CONFLICT and those of reading;
+///         kAlreadyExists SNAPSHOT_EXISTS; those of Save.
+/// Collective: no; it makes threads of its own.
+Result<ConvertReport> Convert(const ConvertSource& source, Storage& destination,
+                              const ConvertOptions& options = {});
+
+}  // namespace reshard
