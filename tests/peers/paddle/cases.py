@@ -23,6 +23,7 @@ class T:
     `blocks` per rank (offset, shape), or None: a block given by hand (ShardedWeight)
     `on`     the only rank that has it: alone on a mesh (`cut`), or in its state dict only
     `boxes`  of what reshard saves: per rank a list of [offset, extent]
+    `named`  the tensor's own name is the last part of its path, as a layer's parameters have it
     `stored_path` when it is wanted under another name than it was stored under
     """
     path: tuple
@@ -33,6 +34,7 @@ class T:
     blocks: typing.Optional[tuple] = None
     on: typing.Optional[int] = None
     boxes: typing.Optional[list] = None
+    named: bool = False
     stored_path: typing.Optional[tuple] = None
 
     @property
@@ -83,7 +85,8 @@ def everything():
         ("optimizer", "LR_Scheduler", "last_epoch"): ("int64", ()),
         ("optimizer", "LR_Scheduler", "last_lr"): ("float64", ()),
     }
-    return [T(path, dtype, shape) for path, (dtype, shape) in shapes.items()]
+    return [T(path, dtype, shape, named=path[-1].startswith("linear"))
+            for path, (dtype, shape) in shapes.items()]
 
 
 WEIGHTS = (("linear_0.w_0", (4, 6)), ("linear_0.b_0", (6,)))
@@ -251,8 +254,8 @@ def striped_boxes(shape, ranks):
              for box in ([[row, 0], [1, half]], [[row, half], [1, shape[1] - half]])] for r in range(ranks)]
 
 
-def reshard_case(ranks):
-    """What reshard saves on `ranks` ranks."""
+def reshard_case(ranks, release):
+    """What reshard saves on `ranks` ranks, as far as the release knows the dtypes."""
     def cut(path, dtype, shape, axis, edges=None):
         return T(path, dtype, shape, boxes=cut_boxes(shape, axis, ranks, edges))
 
@@ -270,6 +273,8 @@ def reshard_case(ranks):
         cut(("optimizer", "row_moment1_0"), "float32", (8, 6), 0),
         cut(("large",), "float32", (256, 384), 0),
     ]
+    if release >= (3, 0):
+        out += [rep(("model", d), d, (3, 5)) for d in ("float8_e4m3fn", "float8_e5m2")]
     if ranks == 4:
         out += [T(("mesh",), "float32", (4, 6), boxes=grid_boxes((4, 6))),
                 T(("mesh_uneven",), "bfloat16", (5, 7), boxes=grid_boxes((5, 7)))]

@@ -24,7 +24,7 @@ def value_of(t, salt, rank, mesh):
     if t.on is not None and t.on != rank:
         return None
     made = real_paddle.tensor(t.dtype, array)
-    if t.path[-1].startswith("linear"):
+    if t.named:
         made.name = t.path[-1]
     return made
 
