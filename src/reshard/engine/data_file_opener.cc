@@ -19,7 +19,7 @@ class DecodedObject final : public ReadableObject {
  public:
   static Result<std::unique_ptr<ReadableObject>> Open(std::unique_ptr<ReadableObject> file) {
     auto out = std::make_unique<DecodedObject>(std::move(file));
-    return MakeError(ErrorCode::kUnsupported, "ENCODED_FILE", out->name());
+    RESHARD_TRY_ASSIGN(out->decoded_, paddle::DecodePickleText(*out->file_));
     return std::unique_ptr<ReadableObject>(std::move(out));
   }
 

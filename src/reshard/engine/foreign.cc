@@ -14,6 +14,7 @@
 #include "reshard/codec/crc64.h"
 #include "reshard/engine/snapshot.h"
 #include "reshard/format/native/catalog_codec.h"
+#include "reshard/format/paddle/format.h"
 
 namespace reshard {
 namespace {
@@ -118,7 +119,8 @@ Result<Catalog> DecodeIndex(Storage& storage, const ForeignRef& ref, ByteSpan by
 }  // namespace
 
 std::span<const ForeignFormat* const> ForeignFormats() {
-  return {};
+  static const std::array<const ForeignFormat*, 1> formats = {&paddle::Format()};
+  return formats;
 }
 
 const ForeignFormat& FormatOf(const ForeignRef& ref) {

@@ -50,15 +50,23 @@ struct DataFile {
 /// Reasons of this decoder, beside those of the pickle machine and of safetensors headers.
 inline constexpr std::string_view kBadArray = "BAD_ARRAY";
 
+/// The key of the table from flat keys to Paddle's own parameter names.
+inline constexpr std::string_view kNameTableKey = "StructuredToParameterName@@";
+
+/// The key of the list of split tensors.
+inline constexpr std::string_view kSplitKey = "UnpackBigParamInfor@@";
+
 /// Walks the structure of a data file; told by content what it is.
 /// Errors: kCorruption BAD_ARRAY (an array whose shape, dtype and bytes disagree; names key and
-/// byte
-///         offset), those of pickle::Parse; kUnsupported (an object array, a big-endian dtype).
+///         byte offset), those of pickle::Parse and safetensors::ReadHeader; kUnsupported BAD_ARRAY
+///         (an object array, a big-endian dtype, a value that is no plain one).
 /// Cost: reads a few hundred bytes per array, except in encoded files, which are read whole.
 Result<DataFile> ReadDataFile(ByteSource& source);
 
+/// As bytes that travel between ranks of one job.
 Bytes EncodeDataFile(const DataFile& file);
-/// The bytes travel between ranks of one job. Errors: kInternal BAD_MESSAGE.
+
+/// The opposite. Errors: kInternal BAD_MESSAGE.
 Result<DataFile> DecodeDataFile(ByteSpan bytes);
 
 /// The decoded arrays of a file whose encoding is kPickleText, as a source of its own, which reads

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "reshard/base/byte_source.h"
@@ -51,10 +52,18 @@ struct Metadata {
 
 /// Reasons of this decoder, beside those of the pickle machine.
 inline constexpr std::string_view kBadMetadata = "BAD_METADATA";
+inline constexpr std::string_view kBadRelease = "BAD_RELEASE";
 
+/// Reads a metadata file. Lists stand for tuples, unknown fields are passed over, missing ones have
+/// the defaults of the classes. File names come as they are: whoever opens them checks them first
+/// (a name with "..", "/" or another absolute form must never be opened).
 /// Errors: kCorruption BAD_METADATA (a missing or malformed field; names key and byte offset),
-/// those of pickle::Parse and of CheckShape.
+/// those of pickle::Parse (LIMIT also when shared parts expand to more than kExpansion times the
+/// source) and of CheckShape. Cost: 640,000 pieces in about a second (tests/format/paddle).
 Result<Metadata> DecodeMetadata(ByteSource& source);
+
+/// Most bytes that the decoded metadata may take for each byte of the source, beside 64 MiB.
+inline constexpr std::uint64_t kExpansion = 8;
 
 /// Which releases must be able to read it.
 enum class Flavour {

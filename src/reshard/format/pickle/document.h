@@ -6,6 +6,10 @@
 //
 // Byte strings are never read: a node says where they lie in the source. So are long texts.
 //
+// Constants (None, booleans, small integers, the empty tuple, globals) are one node however often
+// they occur, and a value that the pickle refers to again is the same node: a Document is a graph
+// without cycles, and a walk over it as a tree needs a budget of its own.
+//
 // Invariants after a successful parse: no cycles, bounded depth (kMaxDepth), texts are valid UTF-8
 // without NUL, dict keys are hashable and, where they are texts or integers, unique.
 //
@@ -39,7 +43,7 @@ enum class Kind : std::uint8_t {
   kInt,  ///< 64 bits signed; larger ones are refused.
   kFloat,
   kText,      ///< In the document.
-  kLongText,  ///< Left in the source (UTF-8, not checked yet).
+  kLongText,  ///< Left in the source (UTF-8, not checked yet): long, or raw (machine.h, kRawText).
   kBytes,     ///< bytes or bytearray, left in the source.
   kTuple,
   kList,
@@ -64,7 +68,7 @@ class Document {
   double AsFloat(NodeId node) const;         ///< kFloat
   std::string_view Text(NodeId node) const;  ///< kText
 
-  /// kLongText, kBytes: where it lies in the source.
+  /// kText, kLongText, kBytes: where it lies in the source.
   ByteRange InSource(NodeId node) const;
 
   /// kTuple, kList, kSet: the elements. kDict: key, value, key, value... kPersistent: the id.
@@ -79,11 +83,40 @@ class Document {
   NodeId state(NodeId node) const;                          ///< What BUILD set, kNoNode without.
   std::span<const NodeId> object_items(NodeId node) const;  ///< Appended, or key, value, ...
 
-  /// The value of a text key in a dict (last of equal ones never occurs), kNoNode when absent.
+  /// The value of a text key in a dict or dict-like object, kNoNode when absent. Cost: linear in
+  /// the entries.
   NodeId Find(NodeId dict, std::string_view key) const;
 
-  /// Where the opcode that made the node stands in the source, for messages.
+  /// Where the opcode that made the node (the first one of a constant) stands in the source, for
+  /// messages.
   std::uint64_t offset(NodeId node) const;
+
+ private:
+  friend class DocumentBuilder;
+
+  // 24 bytes: a checkpoint of a large job has millions of them.
+  struct Node {
+    std::uint64_t value = 0;  // bits of a number; size in the source; place in text_ or items_;
+                              // kObject: args, state
+    std::uint64_t offset : 48;
+    std::uint64_t head : 8;   // bytes of opcode and length before a payload
+    std::uint64_t flags : 8;  // of the builder
+    std::uint32_t count = 0;  // bytes of text, elements; kObject: 1 + index into object_items_
+    std::uint16_t number = 0;
+    Kind kind = Kind::kNone;
+    std::uint8_t height = 0;  // 0: no elements
+  };
+
+  struct Run {  // of items_
+    std::uint64_t begin = 0;
+    std::uint64_t count = 0;
+  };
+
+  NodeId root_ = kNoNode;
+  std::vector<Node> nodes_;
+  std::string text_;
+  std::vector<NodeId> items_;
+  std::vector<Run> object_items_;
 };
 
 }  // namespace reshard::pickle

@@ -43,6 +43,7 @@ enum GlobalUse : std::uint8_t {
   kBuild = 4,      ///< BUILD may set the state of what it made.
   kDictLike = 8,   ///< name() is a dict: SETITEM(S) may fill it (OrderedDict).
   kListLike = 16,  ///< name() takes APPEND(S).
+  kRawText = 32,   ///< name(text, x): the text may hold NULs, because it stands for bytes.
 };
 
 /// An entry of the closed list. Names are compared whole: no dots, no wildcards.
@@ -52,6 +53,9 @@ struct GlobalRule {
   std::uint16_t number = 0;  ///< The caller's own; several entries may share one.
   std::uint8_t uses = kValueOnly;
 };
+
+/// Most bytes of memory that a document may take for each byte of opcodes, beside 32 MiB.
+inline constexpr std::uint64_t kMemoryPerByte = 8;
 
 /// Choices of Parse.
 struct ParseOptions {
@@ -75,8 +79,8 @@ struct Parsed {
 /// Parses one pickle. Reads the source forwards in small windows and passes over byte strings and
 /// long texts without reading them, however large they are.
 /// Errors: kCorruption with the reasons above and the byte offset; kUnsupported GLOBAL_NOT_ALLOWED
-///         (names "module.name"), OPCODE_NOT_ALLOWED; kIo from the source. Never allocates more
-///         than a small multiple of the bytes read. Time: linear in the bytes read (hash lookups).
+///         (names "module.name"), OPCODE_NOT_ALLOWED; kIo from the source. Memory: at most 32 MiB
+///         and kMemoryPerByte times the bytes read (LIMIT). Time: n log n in the bytes read.
 /// Thread-safe. Not recursive.
 Result<Parsed> Parse(ByteSource& source, const ParseOptions& options);
 

@@ -1,0 +1,286 @@
+#include "reshard/format/safetensors/header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "reshard/base/checked.h"
+
+namespace reshard::safetensors {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kMetadataName = "__metadata__";
+
+tl::unexpected<Error> Bad(std::string_view reason, std::string message) {
+  return MakeError(ErrorCode::kCorruption, reason, std::move(message));
+}
+
+/// What the JSON says of a tensor, before it is checked.
+struct RawEntry {
+  std::string name;
+  std::optional<std::string> dtype;
+  std::optional<Shape> shape;
+  std::optional<Shape> range;
+};
+
+/// Takes the events of the JSON parser; duplicates are seen, which a parsed map would hide. The
+/// parser does not recurse, and no container is accepted that the format does not have.
+class Handler final : public json::json_sax_t {
+ public:
+  std::vector<RawEntry> entries;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  std::optional<Error> error;
+
+  bool null() override { return Unexpected("null"); }
+
+  bool boolean(bool /*value*/) override { return Unexpected("a boolean"); }
+
+  bool number_integer(json::number_integer_t /*value*/) override {
+    return Fail(kBadInteger, "a negative number");
+  }
+
+  bool number_float(json::number_float_t /*value*/, const std::string& text) override {
+    return Fail(kBadInteger, fmt::format("the number {}", text));
+  }
+
+  bool number_unsigned(json::number_unsigned_t value) override {
+    if (place_ != Place::kNumbers) {
+      return Unexpected("a number");
+    }
+    numbers_->push_back(value);
+    return numbers_->size() <= kMaxAxes ||
+           Fail(kBadHeader, fmt::format("'{}' has more than {} numbers", key_, kMaxAxes));
+  }
+
+  bool string(std::string& text) override;
+  bool start_object(std::size_t /*elements*/) override;
+  bool key(std::string& text) override;
+  bool end_object() override;
+  bool start_array(std::size_t /*elements*/) override;
+
+  bool end_array() override {
+    place_ = Place::kTensor;
+    return true;
+  }
+
+  bool binary(json::binary_t& /*value*/) override { return Unexpected("binary"); }
+
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const json::exception& /*what*/) override {
+    return Fail(kBadHeader, fmt::format("no JSON at byte {}", 8 + position));
+  }
+
+ private:
+  enum class Place { kStart, kTop, kTensor, kNumbers, kMetadata, kEnd };
+
+  bool Fail(std::string_view reason, std::string_view what) {
+    error = Error{ErrorCode::kCorruption, std::string(reason),
+                  fmt::format("safetensors header: {}{}", what,
+                              entries.empty() ? "" : ", near '" + entries.back().name + "'"),
+                  false, false};
+    return false;
+  }
+
+  bool Unexpected(std::string_view what) {
+    return place_ == Place::kMetadata ? Fail(kBadMetadata, "__metadata__ holds more than texts")
+           : key_ == "dtype"          ? Fail(kBadDType, "a dtype that is no text")
+                                      : Fail(kBadHeader, fmt::format("unexpected {}", what));
+  }
+
+  Place place_ = Place::kStart;
+  std::string key_;
+  Shape* numbers_ = nullptr;
+  bool has_metadata_ = false;
+};
+
+bool Handler::string(std::string& text) {
+  if (place_ == Place::kMetadata) {
+    metadata.emplace_back(key_, std::move(text));
+    return true;
+  }
+  if (place_ != Place::kTensor || key_ != "dtype") {
+    return Unexpected("a text");
+  }
+  entries.back().dtype = std::move(text);
+  return true;
+}
+
+bool Handler::start_object(std::size_t /*elements*/) {
+  if (place_ == Place::kStart) {
+    place_ = Place::kTop;
+    return true;
+  }
+  if (place_ != Place::kTop) {
+    return Fail(kDepth, "an object where none may be");
+  }
+  if (key_ == kMetadataName) {
+    if (has_metadata_) {
+      return Fail(kBadMetadata, "__metadata__ stands twice");
+    }
+    has_metadata_ = true;
+    place_ = Place::kMetadata;
+    return true;
+  }
+  place_ = Place::kTensor;
+  entries.push_back({std::move(key_), {}, {}, {}});
+  key_.clear();
+  return true;
+}
+
+bool Handler::key(std::string& text) {
+  const bool odd = text.size() > kMaxNameBytes ||
+                   std::any_of(text.begin(), text.end(),
+                               [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+  if (place_ == Place::kTop && (odd || text.empty())) {
+    return Fail(kBadString, "a name that is empty, too long or holds control characters");
+  }
+  key_ = std::move(text);
+  if (place_ == Place::kMetadata) {
+    return true;
+  }
+  if (place_ == Place::kTop) {
+    return true;
+  }
+  const RawEntry& entry = entries.back();
+  const bool known = (key_ == "dtype" && !entry.dtype) || (key_ == "shape" && !entry.shape) ||
+                     (key_ == "data_offsets" && !entry.range);
+  return known || Fail(kBadHeader, "an unknown or repeated field");
+}
+
+bool Handler::end_object() {
+  if (place_ == Place::kTop) {
+    place_ = Place::kEnd;
+    return true;
+  }
+  if (place_ == Place::kTensor) {
+    const RawEntry& entry = entries.back();
+    if (!entry.dtype) {
+      return Fail(kBadDType, "a tensor without dtype");
+    }
+    if (!entry.shape || !entry.range || entry.range->size() != 2) {
+      return Fail(kBadHeader, "a tensor without shape or data_offsets");
+    }
+  }
+  place_ = Place::kTop;
+  return true;
+}
+
+bool Handler::start_array(std::size_t /*elements*/) {
+  if (place_ != Place::kTensor || (key_ != "shape" && key_ != "data_offsets")) {
+    return place_ == Place::kTensor && key_ == "dtype" ? Unexpected("a list")
+                                                       : Fail(kDepth, "a list where none may be");
+  }
+  std::optional<Shape>& numbers =
+      key_ == "shape" ? entries.back().shape : entries.back().range;
+  numbers.emplace();
+  numbers_ = &*numbers;
+  place_ = Place::kNumbers;
+  return true;
+}
+
+/// A tensor whose own facts agree.
+Result<Entry> CheckEntry(RawEntry raw, std::uint64_t payload_offset, std::uint64_t payload_bytes) {
+  const Result<DType> dtype = DTypeFromSafetensors(*raw.dtype);
+  if (!dtype.ok()) {
+    return Bad(kBadDType, fmt::format("tensor '{}': {}", raw.name, dtype.error().message));
+  }
+  if (Status status = CheckShape(*raw.shape, *dtype); !status.ok()) {
+    return Bad(status.error().reason, fmt::format("tensor '{}': {}", raw.name,
+                                                  status.error().message));
+  }
+  const std::uint64_t begin = (*raw.range)[0];
+  const std::uint64_t end = (*raw.range)[1];
+  const std::uint64_t needed = NumBytes(*raw.shape, *dtype);
+  if (begin > end || end - begin != needed) {
+    return Bad(kBadRange, fmt::format("tensor '{}': data_offsets [{}, {}) for {} bytes", raw.name,
+                                      begin, end, needed));
+  }
+  if (end > payload_bytes) {
+    return Bad(kDataTruncated, fmt::format("tensor '{}' ends at byte {} of the data, which has {}",
+                                           raw.name, end, payload_bytes));
+  }
+  return Entry{std::move(raw.name), *dtype, std::move(*raw.shape),
+               {payload_offset + begin, end - begin}};
+}
+
+/// Names differ, and the bytes follow each other without gap from begin to end.
+Status CheckAll(std::vector<Entry>& entries, std::uint64_t payload_offset, std::uint64_t size) {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : entries) {
+    names.push_back(entry.name);
+  }
+  std::sort(names.begin(), names.end());
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
+    return Bad(kDuplicateName, fmt::format("two tensors are called '{}'", *twice));
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.bytes.offset, a.bytes.size) < std::pair(b.bytes.offset, b.bytes.size);
+  });
+  std::uint64_t at = payload_offset;
+  for (const Entry& entry : entries) {
+    if (entry.bytes.offset != at) {
+      return Bad(entry.bytes.offset < at ? kOverlap : kGap,
+                 fmt::format("tensor '{}' begins at byte {} of the file, but the one before ends "
+                             "at {}",
+                             entry.name, entry.bytes.offset, at));
+    }
+    at = entry.bytes.end();
+  }
+  if (at != size) {
+    return Bad(kTrailing, fmt::format("{} bytes follow the last tensor", size - at));
+  }
+  return OkStatus();
+}
+
+/// The JSON's bytes. Their number is checked before memory is taken.
+Result<std::string> ReadJson(ByteSource& source) {
+  std::byte length[8];
+  if (source.size() < sizeof(length)) {
+    return Bad(kTooShort, fmt::format("{} bytes are no safetensors file", source.size()));
+  }
+  RESHARD_TRY(source.ReadAt(0, length));
+  const auto size = LoadLittle<std::uint64_t>(length);
+  if (size == 0) {
+    return Bad(kHeaderEmpty, "the header has no bytes");
+  }
+  if (size > kMaxHeaderBytes) {
+    return Bad(kHeaderTooLarge, fmt::format("a header of {} bytes, more than {}", size,
+                                            kMaxHeaderBytes));
+  }
+  if (size > source.size() - sizeof(length)) {
+    return Bad(kHeaderTruncated, fmt::format("a header of {} bytes in a file of {}", size,
+                                             source.size()));
+  }
+  std::string text(size, '\0');
+  RESHARD_TRY(source.ReadAt(sizeof(length), std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+}  // namespace
+
+Result<Header> ReadHeader(ByteSource& source) {
+  RESHARD_TRY_ASSIGN(const std::string text, ReadJson(source));
+  Handler handler;
+  if (!json::sax_parse(text, &handler) || handler.error) {
+    return handler.error ? Result<Header>(tl::unexpect, std::move(*handler.error))
+                         : Bad(kBadHeader, "the header is no JSON");
+  }
+  Header header;
+  header.payload_offset = 8 + text.size();
+  const std::uint64_t payload_bytes = source.size() - header.payload_offset;
+  header.metadata = std::move(handler.metadata);
+  header.entries.reserve(handler.entries.size());
+  for (RawEntry& raw : handler.entries) {
+    RESHARD_TRY_ASSIGN(Entry entry,
+                       CheckEntry(std::move(raw), header.payload_offset, payload_bytes));
+    header.entries.push_back(std::move(entry));
+  }
+  RESHARD_TRY(CheckAll(header.entries, header.payload_offset, source.size()));
+  return header;
+}
+
+}  // namespace reshard::safetensors
