@@ -59,6 +59,7 @@ std::vector<WriteReport> MakeReports(const SavePlan& plan) {
   std::vector<WriteReport> reports;
   for (std::size_t rank = 0; rank < plan.by_writer.size(); ++rank) {
     WriteReport report;
+    report.writer = static_cast<std::uint32_t>(rank);
     report.file_name = fmt::format("{}_0.safetensors", rank);
     report.payload_offset = 4096 * 256;
     report.file_size = report.payload_offset + plan.payload_bytes[rank];

@@ -20,7 +20,8 @@ using ::reshard::testing::PlanRanks;
 using ::testing::HasSubstr;
 
 TEST(WriteReportTest, RoundTripsAndRefusesEveryCut) {
-  const WriteReport report = {"3_7.safetensors", 9000, 4096, 77, {1, 2}, {3, 4, 5}};
+  const WriteReport report = {"3_7.safetensors", 9000, 4096, 77,     {1, 2},
+                              {3, 4, 5},         0,    -5,   {0, 2}, {10, 20}};
   const Bytes bytes = EncodeWriteReport(report);
   ASSERT_OK_AND_ASSIGN(const WriteReport back, DecodeWriteReport(bytes));
   EXPECT_EQ(back.file_name, report.file_name);
@@ -29,6 +30,9 @@ TEST(WriteReportTest, RoundTripsAndRefusesEveryCut) {
   EXPECT_EQ(back.head_checksum, 77U);
   EXPECT_EQ(back.block_checksums, report.block_checksums);
   EXPECT_EQ(back.digest_parts, report.digest_parts);
+  EXPECT_EQ(back.mtime_ns, -5);
+  EXPECT_EQ(back.chunks, report.chunks);
+  EXPECT_EQ(back.chunk_offsets, report.chunk_offsets);
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_THAT(DecodeWriteReport(ByteSpan(bytes).first(size)), FailsWith("BAD_MESSAGE"));
   }
@@ -123,6 +127,7 @@ std::vector<WriteReport> Reports(const SavePlan& plan) {
               writer + 500,
               {writer + 600},
               {}};
+    report.writer = static_cast<std::uint32_t>(writer);
     for (const std::uint32_t c : plan.by_writer[writer]) {
       report.digest_parts.push_back(
           PartOf(plan.box(plan.chunks[c]), plan.tensors[plan.chunks[c].tensor].shape));
@@ -173,6 +178,42 @@ TEST(MakeCatalogTest, HoldsChunksFilesObjectsAndWholeDigests) {
   ASSERT_EQ(catalog.num_objects(), 4U);
   EXPECT_EQ(ToString(catalog.object_path(0)), "['n']['lr']");
   EXPECT_EQ(catalog.object_rank(3), 2);
+}
+
+TEST(MakeCatalogTest, ARankMayHaveSeveralFiles) {
+  PlanRanks ranks(1);
+  ranks.Add(0, "v", DType::kUint32, {2}, {{0}, {2}});
+  ranks.Add(0, "w", DType::kUint32, {3}, {{0}, {3}});
+  ranks.states[0]["none"] = Tensor::Absent(DType::kUint32, {0});
+  ASSERT_OK_AND_ASSIGN(const SavePlan plan, ranks.Plan());
+  const WriteReport whole = Reports(plan)[0];
+  std::vector<WriteReport> reports = {
+      {"0_p1_0.distcp", 300, 0, 0, {1}, {whole.digest_parts[1]}, 0, 8, {1}, {200}},
+      {"0_0.distcp", 100, 0, 0, {2}, {whole.digest_parts[0]}, 0, 7, {0}, {50}}};
+  const CatalogInfo info = {.kind = CatalogKind::kIndex, .format = "paddle"};
+  ASSERT_OK_AND_ASSIGN(const Catalog catalog,
+                       MakeCatalog(info, plan, reports, {}, ranks.global_ranks));
+  ASSERT_EQ(catalog.files().size(), 2U);
+  EXPECT_EQ(catalog.files()[0].name, "0_0.distcp");
+  EXPECT_EQ(catalog.files()[0].mtime_ns, 7);
+  EXPECT_EQ(catalog.num_tensors(), 2U) << "an index has no empty tensors";
+  const TensorId w = catalog.Find("w").value();
+  EXPECT_EQ(catalog.chunk(w, 0).file, 1U);
+  EXPECT_EQ(catalog.chunk(w, 0).byte_offset, 200U);
+  EXPECT_EQ(catalog.chunk(catalog.Find("v").value(), 0).byte_offset, 50U);
+
+  const auto refuses = [&](const std::vector<WriteReport>& bad) {
+    EXPECT_THAT(MakeCatalog(info, plan, bad, {}, ranks.global_ranks), FailsWith("BAD_MESSAGE"));
+  };
+  refuses({reports[0]});
+  refuses({reports[0], reports[1], reports[0]});
+  reports[0].chunks = {2};
+  refuses(reports);
+  reports[0].chunks = {0};
+  refuses(reports);
+  reports[0].chunks = {1};
+  reports[0].writer = 1;
+  refuses(reports);
 }
 
 TEST(MakeCatalogTest, RefusesReportsThatDoNotFitThePlan) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <unordered_map>
 #include <utility>
@@ -549,16 +550,28 @@ Result<RankPlan> DecodeRankPlan(ByteSpan bytes, const std::vector<TensorDescript
   return plan;
 }
 
+namespace {
+
+/// The columns of a report in the order in which they are sent.
+template <typename Report>
+auto Columns(Report& report) {
+  return std::array{&report.block_checksums, &report.digest_parts, &report.chunks,
+                    &report.chunk_offsets};
+}
+
+}  // namespace
+
 Bytes EncodeWriteReport(const WriteReport& report) {
   Bytes out;
   AppendCounted(out, AsBytes(report.file_name));
   AppendLittle(out, report.file_size);
   AppendLittle(out, report.payload_offset);
   AppendLittle(out, report.head_checksum);
-  AppendLittle(out, static_cast<std::uint64_t>(report.block_checksums.size()));
-  AppendLittle(out, static_cast<std::uint64_t>(report.digest_parts.size()));
-  AppendNumbers(out, report.block_checksums);
-  AppendNumbers(out, report.digest_parts);
+  AppendLittle(out, report.mtime_ns);
+  for (const auto* column : Columns(report)) {
+    AppendLittle(out, static_cast<std::uint64_t>(column->size()));
+    AppendNumbers(out, *column);
+  }
   return out;
 }
 
@@ -566,19 +579,21 @@ Result<WriteReport> DecodeWriteReport(ByteSpan bytes) {
   WireReader reader(bytes);
   WriteReport report;
   ByteSpan name;
-  std::uint64_t blocks = 0;
-  std::uint64_t parts = 0;
   if (!reader.ReadCounted(name) || !reader.Read(report.file_size) ||
       !reader.Read(report.payload_offset) || !reader.Read(report.head_checksum) ||
-      !reader.Read(blocks) || !reader.Read(parts) || blocks > reader.remaining() / 8 ||
-      parts > reader.remaining() / 8) {
+      !reader.Read(report.mtime_ns)) {
     return BadMessage("write report");
   }
   report.file_name = std::string(AsText(name));
-  report.block_checksums.resize(blocks);
-  report.digest_parts.resize(parts);
-  if (!reader.ReadNumbers(report.block_checksums) || !reader.ReadNumbers(report.digest_parts)) {
-    return BadMessage("write report");
+  for (auto* column : Columns(report)) {
+    std::uint64_t size = 0;
+    if (!reader.Read(size) || size > reader.remaining() / 8) {
+      return BadMessage("write report");
+    }
+    column->resize(size);
+    if (!reader.ReadNumbers(*column)) {
+      return BadMessage("write report");
+    }
   }
   return report;
 }
@@ -657,50 +672,104 @@ Result<std::vector<MergedObject>> MergeObjects(
   return merger.Finish(plan);
 }
 
+namespace {
+
+/// Where the chunks of a plan came to lie, and the linear parts of the tensors.
+class Placement {
+ public:
+  explicit Placement(const SavePlan& plan)
+      : plan_(plan), files_(plan.chunks.size(), kNowhere), offsets_(plan.chunks.size(), 0) {
+    linear_.assign(plan.tensors.size(), 0);
+  }
+
+  /// The chunks of one file, the number of which in the catalog is `file`.
+  Status Add(const WriteReport& report, std::uint32_t file) {
+    const bool planned = report.chunks.empty();
+    const auto& order = plan_.by_writer[report.writer];
+    const std::size_t count = planned ? order.size() : report.chunks.size();
+    if (report.digest_parts.size() != count || (!planned && report.chunk_offsets.size() != count)) {
+      return BadMessage("write report");
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t position = planned ? i : report.chunks[i];
+      if (position >= order.size() || files_[order[position]] != kNowhere) {
+        return BadMessage("write report");
+      }
+      const std::uint32_t number = order[position];
+      const PlannedChunk& chunk = plan_.chunks[number];
+      files_[number] = file;
+      offsets_[number] =
+          planned ? report.payload_offset + chunk.payload_offset : report.chunk_offsets[i];
+      linear_[chunk.tensor] ^= report.digest_parts[i];
+    }
+    return OkStatus();
+  }
+
+  bool complete() const {
+    return std::find(files_.begin(), files_.end(), kNowhere) == files_.end();
+  }
+
+  std::uint32_t file(std::uint64_t chunk) const { return files_[chunk]; }
+
+  std::uint64_t offset(std::uint64_t chunk) const { return offsets_[chunk]; }
+
+  std::uint64_t linear(std::size_t tensor) const { return linear_[tensor]; }
+
+ private:
+  static constexpr std::uint32_t kNowhere = 0xFFFFFFFF;
+
+  const SavePlan& plan_;
+  std::vector<std::uint32_t> files_;
+  std::vector<std::uint64_t> offsets_;
+  std::vector<std::uint64_t> linear_;
+};
+
+/// Adds the files, in the order of their names.
+Status AddFiles(CatalogBuilder& builder, Placement& placement, std::span<const WriteReport> reports,
+                std::span<const int> global_ranks) {
+  std::vector<const WriteReport*> by_name;
+  for (const WriteReport& report : reports) {
+    if (report.writer >= global_ranks.size()) {
+      return BadMessage("write report");
+    }
+    if (!report.file_name.empty()) {
+      by_name.push_back(&report);
+    }
+  }
+  std::sort(by_name.begin(), by_name.end(),
+            [](const WriteReport* a, const WriteReport* b) { return a->file_name < b->file_name; });
+  for (const WriteReport* report : by_name) {
+    const std::uint32_t file = builder.AddFile(
+        {report->file_name, static_cast<std::uint64_t>(global_ranks[report->writer]),
+         report->file_size, report->payload_offset, report->head_checksum, report->mtime_ns, true},
+        report->block_checksums);
+    RESHARD_TRY(placement.Add(*report, file));
+  }
+  return placement.complete() ? OkStatus() : Status(BadMessage("write report without a file"));
+}
+
+}  // namespace
+
 Result<Catalog> MakeCatalog(const CatalogInfo& info, const SavePlan& plan,
                             std::span<const WriteReport> reports,
                             std::span<const MergedObject> objects,
                             std::span<const int> global_ranks) {
   CatalogBuilder builder(info);
-  std::vector<std::size_t> by_name;
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    if (!reports[rank].file_name.empty()) {
-      by_name.push_back(rank);
-    } else if (!plan.by_writer[rank].empty()) {
-      return BadMessage("write report without a file");
-    }
-  }
-  std::sort(by_name.begin(), by_name.end(), [&](std::size_t a, std::size_t b) {
-    return reports[a].file_name < reports[b].file_name;
-  });
-  std::vector<std::uint32_t> file_of(reports.size(), 0);
-  std::vector<std::uint64_t> linear(plan.tensors.size(), 0);
-  for (const std::size_t rank : by_name) {
-    const WriteReport& report = reports[rank];
-    file_of[rank] =
-        builder.AddFile({report.file_name, static_cast<std::uint64_t>(global_ranks[rank]),
-                         report.file_size, report.payload_offset, report.head_checksum, 0, true},
-                        report.block_checksums);
-    const auto& chunks = plan.by_writer[rank];
-    if (report.digest_parts.size() != chunks.size()) {
-      return BadMessage("write report");
-    }
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      linear[plan.chunks[chunks[i]].tensor] ^= report.digest_parts[i];
-    }
-  }
+  Placement placement(plan);
+  RESHARD_TRY(AddFiles(builder, placement, reports, global_ranks));
   for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
     const PlannedTensor& tensor = plan.tensors[t];
-    const std::uint64_t digest =
-        linear[tensor.alias_of] ^ Crc64Constant(NumBytes(tensor.shape, tensor.dtype));
+    const std::uint64_t bytes = NumBytes(tensor.shape, tensor.dtype);
+    if (info.kind == CatalogKind::kIndex && bytes == 0) {
+      continue;
+    }
     RESHARD_TRY_ASSIGN(const Path path, DecodeStoredPath(tensor.key, tensor.path));
-    builder.AddTensor(tensor.key, path, tensor.dtype, tensor.shape, digest,
+    builder.AddTensor(tensor.key, path, tensor.dtype, tensor.shape,
+                      placement.linear(tensor.alias_of) ^ Crc64Constant(bytes),
                       tensor.alias_of == t ? std::string_view()
                                            : std::string_view(plan.tensors[tensor.alias_of].key));
     for (std::uint64_t c = tensor.first_chunk; c < tensor.first_chunk + tensor.num_chunks; ++c) {
-      const PlannedChunk& chunk = plan.chunks[c];
-      builder.AddChunk(plan.box(chunk), file_of[chunk.writer],
-                       reports[chunk.writer].payload_offset + chunk.payload_offset);
+      builder.AddChunk(plan.box(plan.chunks[c]), placement.file(c), placement.offset(c));
     }
   }
   for (const MergedObject& merged : objects) {

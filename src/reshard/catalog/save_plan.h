@@ -81,15 +81,21 @@ struct RankPlan {
 /// `own` are the descriptions that this rank sent. Errors: kInternal BAD_MESSAGE.
 Result<RankPlan> DecodeRankPlan(ByteSpan bytes, const std::vector<TensorDescription>& own);
 
-/// What a rank reports after its file is durable.
+/// What a rank reports of each of its files after that is durable.
 struct WriteReport {
-  std::string file_name;  ///< Empty when it had nothing to write.
+  std::string file_name;  ///< Empty: nothing was written.
   std::uint64_t file_size = 0;
   std::uint64_t payload_offset = 0;
   std::uint64_t head_checksum = 0;
   std::vector<std::uint64_t> block_checksums;
   std::vector<std::uint64_t> digest_parts;  ///< Per chunk in file order: the linear part of its
                                             ///< bytes, shifted to the end of the tensor.
+  std::uint32_t writer = 0;                 ///< Group rank; the receiver knows it, it is not sent.
+  std::int64_t mtime_ns = 0;                ///< Where the format records it.
+  /// Which chunks it holds, as positions in the rank's file order, and where each begins in it.
+  /// Empty: all of them, as planned, from payload_offset on.
+  std::vector<std::uint64_t> chunks = {};
+  std::vector<std::uint64_t> chunk_offsets = {};
 };
 
 Bytes EncodeWriteReport(const WriteReport& report);
@@ -107,8 +113,9 @@ Result<std::vector<MergedObject>> MergeObjects(
     std::span<const std::vector<ObjectDescription>> by_rank, const SavePlan& plan,
     std::span<const int> global_ranks);
 
-/// The catalog of a finished save. `reports`: one per rank. Errors: kInternal BAD_MESSAGE; those of
-/// CatalogBuilder::Build.
+/// The catalog of a finished save. `reports`: one per file, in any order. An index (info.kind) has
+/// no tensors without elements: foreign metadata does not name them either. Errors: kInternal
+/// BAD_MESSAGE; those of CatalogBuilder::Build.
 Result<Catalog> MakeCatalog(const CatalogInfo& info, const SavePlan& plan,
                             std::span<const WriteReport> reports,
                             std::span<const MergedObject> objects,

@@ -11,67 +11,38 @@
 
 namespace reshard {
 
-DataFileWriter::DataFileWriter(Storage& storage, DataFileContent content)
-    : storage_(storage), content_(std::move(content)) {}
+DataFileWriter::DataFileWriter(Storage& storage, RankContent content)
+    : storage_(storage), content_(std::move(content)), file_(storage) {}
 
 Status DataFileWriter::Write(const PayloadOptions& options) {
-  const auto& tensors = content_.description.tensors;
   std::vector<PayloadSegment> segments;
   std::vector<native::HeaderEntry> entries;
   std::uint64_t payload_bytes = 0;
   for (const RankChunk& chunk : content_.plan.chunks) {
-    const TensorDescription& tensor = tensors[chunk.tensor];
-    const TensorShard* shard = FindShard(chunk);
-    if (shard == nullptr) {
-      return BadMessage("plan names a box that this rank does not hold");
-    }
+    const TensorDescription& tensor = content_.description.tensors[chunk.tensor];
+    RESHARD_TRY_ASSIGN(PayloadSegment segment, content_.SegmentOf(chunk));
     RESHARD_CHECK(chunk.payload_offset == payload_bytes);
-    payload_bytes += NumBytes(chunk.box, tensor.dtype);
-    segments.push_back({tensor.key, shard, tensor.dtype, tensor.shape, chunk.box, {}});
+    payload_bytes += segment.num_bytes();
+    segments.push_back(std::move(segment));
     entries.push_back({tensor.key, tensor.dtype, tensor.shape, chunk.box, chunk.payload_offset});
   }
   RESHARD_TRY_ASSIGN(const Bytes sample, EncodeFragment(0, {}));
   RESHARD_TRY_ASSIGN(const std::uint64_t payload_offset,
                      native::HeaderSize(entries, sample.size()));
-  const std::uint64_t file_size = payload_offset + content_.plan.payload_bytes;
-  const std::string name = native::DataFileName(static_cast<std::uint64_t>(content_.global_rank),
-                                                content_.info.unique_id, content_.info.attempt);
-  Result<std::unique_ptr<WritableObject>> created = storage_.Create(name, {file_size, false});
-  if (!created.ok()) {
-    met_stray_ = created.error().reason == "FILE_EXISTS";
-    return tl::unexpected<Error>(std::move(created).error());
-  }
-  file_ = std::move(*created);
-  report_.file_name = name;
+  WriteReport report;
+  report.file_name = native::DataFileName(static_cast<std::uint64_t>(content_.global_rank),
+                                          content_.info.unique_id, content_.info.attempt);
+  report.file_size = payload_offset + content_.plan.payload_bytes;
+  report.payload_offset = payload_offset;
+  RESHARD_TRY(file_.Create(report.file_name, report.file_size));
   RESHARD_TRY_ASSIGN(PayloadChecksums sums,
-                     WritePayload(*file_, payload_offset, segments, options));
-  report_.file_size = file_size;
-  report_.payload_offset = payload_offset;
-  report_.block_checksums = std::move(sums.blocks);
-  report_.digest_parts = std::move(sums.digest_parts);
-  RESHARD_TRY(WriteHeader(entries));
-  may_stay_ = true;
-  RESHARD_TRY(file_->Finish(file_size));
+                     WritePayload(file_.object(), payload_offset, segments, options));
+  report.block_checksums = std::move(sums.blocks);
+  report.digest_parts = std::move(sums.digest_parts);
+  RESHARD_TRY(WriteHeader(entries, report));
+  RESHARD_TRY(file_.Finish(report.file_size));
+  reports_.push_back(std::move(report));
   return storage_.SyncNames();
-}
-
-const TensorShard* DataFileWriter::FindShard(const RankChunk& chunk) const {
-  const Tensor* tensor = TensorOf(chunk.tensor);
-  for (const TensorShard& shard : tensor->shards) {
-    if (Contains(shard.box, chunk.box)) {
-      return &shard;
-    }
-  }
-  return nullptr;
-}
-
-/// The leaf of the i-th tensor description (objects lie between them).
-const Tensor* DataFileWriter::TensorOf(std::uint32_t index) const {
-  const std::string& key = content_.description.tensors[index].key;
-  const auto leaf =
-      std::lower_bound(content_.leaves.begin(), content_.leaves.end(), key,
-                       [](const FlatEntry& entry, const std::string& k) { return entry.key < k; });
-  return leaf->leaf->get_if<Tensor>();
 }
 
 /// This file's own catalog entries. Its size does not depend on checksums.
@@ -116,31 +87,20 @@ Result<Bytes> DataFileWriter::EncodeFragment(std::uint64_t payload_offset,
   return native::EncodeCatalog(fragment);
 }
 
-Status DataFileWriter::WriteHeader(std::span<const native::HeaderEntry> entries) {
-  RESHARD_TRY_ASSIGN(const Bytes fragment, EncodeFragment(report_.payload_offset, report_));
+Status DataFileWriter::WriteHeader(std::span<const native::HeaderEntry> entries,
+                                   WriteReport& report) {
+  RESHARD_TRY_ASSIGN(const Bytes fragment, EncodeFragment(report.payload_offset, report));
   native::Head head;
   head.unique_id = content_.info.unique_id;
   head.attempt = content_.info.attempt;
   head.rank = static_cast<std::uint64_t>(content_.global_rank);
-  head.file_size = report_.file_size;
-  head.payload_offset = report_.payload_offset;
+  head.file_size = report.file_size;
+  head.payload_offset = report.payload_offset;
   const Bytes header = native::EncodeHeader(entries, head, fragment);
-  report_.head_checksum = Crc64(ByteSpan(header).first(native::kHeadBytes));
+  report.head_checksum = Crc64(ByteSpan(header).first(native::kHeadBytes));
   RESHARD_TRY_ASSIGN(const StagingBuffer aligned, StagingBuffer::Allocate(header.size()));
   std::copy(header.begin(), header.end(), aligned.data());
-  return file_->WriteAt(0, aligned.span());
-}
-
-void DataFileWriter::Keep() { file_.reset(); }
-
-void DataFileWriter::Discard() {
-  // A failed Finish may have taken effect. The name goes before the object does: afterwards it
-  // could be another writer's.
-  if (may_stay_) {
-    static_cast<void>(storage_.Remove(report_.file_name).ok());
-    may_stay_ = false;
-  }
-  file_.reset();
+  return file_.object().WriteAt(0, aligned.span());
 }
 
 }  // namespace reshard

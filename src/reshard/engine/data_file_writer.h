@@ -1,66 +1,42 @@
 #pragma once
 
-// One rank's data file of a save: the payload, then the header that carries the file's own catalog
-// entries, then durable. docs/format/native.md section 3.
+// One rank's data file of a native save: the payload, then the header that carries the file's own
+// catalog entries, then durable. docs/format/native.md section 3.
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "reshard/base/result.h"
-#include "reshard/catalog/catalog.h"
-#include "reshard/catalog/description.h"
-#include "reshard/catalog/save_plan.h"
-#include "reshard/engine/payload_writer.h"
+#include "reshard/engine/rank_files.h"
 #include "reshard/format/native/data_file.h"
 #include "reshard/storage/storage.h"
 
 namespace reshard {
 
-/// What goes into the file. References must outlive the writer.
-struct DataFileContent {
-  const std::vector<FlatEntry>& leaves;  ///< Flattened state dict of this rank.
-  const StateDescription& description;   ///< Of these leaves.
-  const RankPlan& plan;                  ///< Chunks in file order.
-  CatalogInfo info;                      ///< Id and attempt; the kind does not matter.
-  int rank = 0;                          ///< In the group.
-  int global_rank = 0;                   ///< In the file's name.
-};
-
-/// Writes it once. Discard or Keep before destruction decides what happens to a finished file; an
-/// unfinished one goes. Not thread-safe.
-class DataFileWriter {
+/// The native format's files of a rank: one. Errors of Write: those of Storage and WritePayload;
+/// kUnsupported HEADER_TOO_LARGE.
+class DataFileWriter final : public RankFiles {
  public:
-  DataFileWriter(Storage& storage, DataFileContent content);
+  DataFileWriter(Storage& storage, RankContent content);
 
-  /// Creates, writes and syncs the file and its name; afterwards report() is complete.
-  /// Errors: those of Storage and WritePayload; kUnsupported HEADER_TOO_LARGE.
-  Status Write(const PayloadOptions& options);
+  Status Write(const PayloadOptions& options) override;
 
-  /// What the coordinator has to know.
-  const WriteReport& report() const { return report_; }
+  const std::vector<WriteReport>& reports() const override { return reports_; }
 
-  /// Whether another file has the name of this one.
-  bool met_stray() const { return met_stray_; }
+  bool met_stray() const override { return file_.met_stray(); }
 
-  /// The file is part of a snapshot now.
-  void Keep();
+  void Keep() override { file_.Keep(); }
 
-  /// Removes what was written.
-  void Discard();
+  void Discard() override { file_.Discard(); }
 
  private:
-  const TensorShard* FindShard(const RankChunk& chunk) const;
-  const Tensor* TensorOf(std::uint32_t index) const;
   Result<Bytes> EncodeFragment(std::uint64_t payload_offset, const WriteReport& report) const;
-  Status WriteHeader(std::span<const native::HeaderEntry> entries);
+  Status WriteHeader(std::span<const native::HeaderEntry> entries, WriteReport& report);
 
   Storage& storage_;
-  DataFileContent content_;
-  WriteReport report_;
-  std::unique_ptr<WritableObject> file_;
-  bool may_stay_ = false;  // Finish was called
-  bool met_stray_ = false;
+  RankContent content_;
+  OwnedFile file_;
+  std::vector<WriteReport> reports_;  // one, when it is written
 };
 
 }  // namespace reshard

@@ -1,25 +1,21 @@
 #include "reshard/engine/save.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <limits>
+#include <map>
 
 #include "reshard/base/mutex.h"
 #include "reshard/catalog/description.h"
 #include "reshard/catalog/wire.h"
 #include "reshard/codec/crc64.h"
-#include "reshard/engine/data_file_writer.h"
+#include "reshard/engine/commit.h"
 #include "reshard/engine/message.h"
-#include "reshard/engine/payload_writer.h"
+#include "reshard/engine/save_format.h"
 #include "reshard/engine/snapshot.h"
-#include "reshard/format/native/catalog_codec.h"
-#include "reshard/format/native/data_file.h"
-#include "reshard/format/native/names.h"
 #include "reshard/storage/posix_storage.h"
-#include "reshard/storage/staging_buffer.h"
 
 namespace reshard {
 
@@ -41,12 +37,12 @@ std::uint64_t SavePlanCache::hits() const { return entry_ == nullptr ? 0 : entry
 namespace {
 
 constexpr int kMostAttempts = 4;
-constexpr std::string_view kFileExists = "FILE_EXISTS";
+/// Most keys that an error lists.
+constexpr std::size_t kMostListed = 20;
 
 /// What the coordinator tells all ranks before they write.
 struct Orders {
-  std::uint64_t unique_id = 0;
-  std::uint64_t attempt = 0;
+  SaveId id;
   std::uint64_t bytes_total = 0;
 };
 
@@ -87,12 +83,13 @@ class SaveSession {
 
   Result<SaveResult> Run() {
     RESHARD_TRY(AgreeOnOptions(group_, options_.coordinator_rank, OptionsText()));
+    RESHARD_TRY_ASSIGN(format_, FindSaveFormat(options_.format));  // the same on every rank
     DescribeState();
     RESHARD_TRY(Announce());
     RESHARD_TRY(SendDescriptions());
     for (int i = 0; i < kMostAttempts; ++i) {
       RESHARD_TRY(ReceiveOrders());
-      WriteFile();
+      WriteFiles();
       RESHARD_TRY_ASSIGN(const bool again, ReportAndCommit());
       if (!again) {
         return Finish();
@@ -110,9 +107,9 @@ class SaveSession {
 
   /// What all ranks must pass alike.
   std::string OptionsText() const {
-    return fmt::format("unique_id={} overwrite={}",
+    return fmt::format("unique_id={} overwrite={} format={} skip_unsupported={}",
                        options_.unique_id ? std::to_string(*options_.unique_id) : "next",
-                       options_.overwrite);
+                       options_.overwrite, options_.format, options_.skip_unsupported);
   }
 
   void DescribeState() {
@@ -131,6 +128,7 @@ class SaveSession {
       return;
     }
     description_ = std::move(*description);
+    unsupported_ = format_->Restrict(description_);
     encoded_ = EncodeTensorDescriptions(description_.tensors);
   }
 
@@ -143,7 +141,7 @@ class SaveSession {
     shared_with_root_ = is_root() || (own != 0 && own == root_identity);
     Bytes view;
     if (local_.ok() && (is_root() || !shared_with_root_)) {
-      Result<DirectoryView> seen = ViewDirectory(*storage_);
+      Result<DirectoryView> seen = format_->View(*storage_);
       if (seen.ok()) {
         LookAtReplaced(*seen);
         view = EncodeDirectoryView(*seen);
@@ -156,33 +154,40 @@ class SaveSession {
     message.push_back(std::byte{shared_with_root_});
     AppendCounted(message, EncodeObjectDescriptions(description_.objects));
     AppendCounted(message, view);
-    AppendNames(message, is_root() ? std::vector<std::string>() : replaced_files_);
+    const bool tells = replaced_ != nullptr && !is_root();
+    AppendNames(message, tells ? replaced_->files() : std::vector<std::string>());
+    AppendUnsupported(message);
     RESHARD_TRY_ASSIGN(const std::vector<Bytes> all, group_.Gather(message, root_));
     Status decision;
     if (is_root()) {
       decision = ReadAnnouncements(all);
     }
-    return SpreadDecision(decision, use_cache_);
+    return SpreadDecision(decision);
   }
 
-  /// An overwrite: what is this storage's commit record of the id? Its attempt may be in no name (a
-  /// snapshot without data files).
+  void AppendUnsupported(Bytes& message) const {
+    std::vector<std::string> keys;
+    std::vector<std::string> reasons;
+    for (const Unsupported& item : unsupported_) {
+      keys.push_back(item.key);
+      reasons.push_back(item.why);
+    }
+    AppendNames(message, keys);
+    AppendNames(message, reasons);
+  }
+
+  /// An overwrite: what is this storage's commit record of the id?
   void LookAtReplaced(DirectoryView& view) {
-    const auto known = options_.overwrite && options_.unique_id ? view.ids.find(*options_.unique_id)
-                                                                : view.ids.end();
+    const std::optional<std::uint64_t> wanted = format_->WantedId(options_.unique_id);
+    const auto known = options_.overwrite && wanted ? view.ids.find(*wanted) : view.ids.end();
     if (known == view.ids.end() || !known->second.committed) {
       return;
     }
-    const Result<Catalog> old = ReadCatalog(*storage_, *options_.unique_id);
-    if (old.ok()) {
-      replaced_attempt_ = old->info().attempt;
-      for (const FileEntry& file : old->files()) {
-        replaced_files_.push_back(file.name);
-      }
+    replaced_ = std::make_unique<ReplacedRecord>(*storage_, *format_, known->first);
+    if (replaced_->attempt()) {
       known->second.last_attempt =
-          std::max(known->second.last_attempt.value_or(0), old->info().attempt);
+          std::max(known->second.last_attempt.value_or(0), *replaced_->attempt());
     }
-    replaced_is_damaged_ = !old.ok() && old.error().code == ErrorCode::kCorruption;
   }
 
   Status ReadAnnouncements(const std::vector<Bytes>& all) {
@@ -195,7 +200,7 @@ class SaveSession {
       ByteSpan objects;
       ByteSpan view;
       if (!reader.Read(digest) || !reader.Read(shared) || !reader.ReadCounted(objects) ||
-          !reader.ReadCounted(view) || !ReadNames(reader, stale_)) {
+          !reader.ReadCounted(view) || !ReadNames(reader, stale_) || !ReadUnsupported(reader)) {
         return BadMessage("announcement");
       }
       digests.push_back(digest);
@@ -207,62 +212,76 @@ class SaveSession {
         MergeViews(view_, seen);
       }
     }
+    RESHARD_TRY(JudgeUnsupported());
     RESHARD_TRY(ChooseId());
     digests_ = std::move(digests);
     SavePlanCache::Entry* cached =
         options_.plan_cache == nullptr ? nullptr : options_.plan_cache->entry().get();
     use_cache_ = cached != nullptr && cached->digests == digests_ &&
-                 cached->min_cut_bytes == options_.plan.min_cut_bytes;
+                 cached->min_cut_bytes == min_cut_bytes();
     return OkStatus();
   }
 
-  Status ChooseId() {
-    if (!view_.foreign_name.empty()) {
-      return MakeError(ErrorCode::kInvalidArgument, "FOREIGN_DIRECTORY",
-                       fmt::format("{} holds '{}', a checkpoint of another format; save into a "
-                                   "directory of its own",
-                                   storage_->description(), view_.foreign_name));
+  bool ReadUnsupported(WireReader& reader) {
+    std::vector<std::string> keys;
+    std::vector<std::string> reasons;
+    if (!ReadNames(reader, keys) || !ReadNames(reader, reasons) || keys.size() != reasons.size()) {
+      return false;
     }
-    const std::optional<std::uint64_t> newest = view_.newest();
-    if (!options_.unique_id && newest == std::numeric_limits<std::uint64_t>::max()) {
-      return MakeError(
-          ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
-          fmt::format("{} holds snapshot {}, the largest id there is; pass a unique_id",
-                      storage_->description(), *newest));
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      all_unsupported_.emplace(keys[i], reasons[i]);
     }
-    orders_.unique_id = options_.unique_id.value_or(newest ? *newest + 1 : 0);
-    const auto known = view_.ids.find(orders_.unique_id);
-    if (known == view_.ids.end()) {
+    return true;
+  }
+
+  /// What the format cannot hold is an error before anything is written, or left out.
+  Status JudgeUnsupported() {
+    for (const auto& [key, why] : all_unsupported_) {
+      skipped_.push_back(fmt::format("{}: {}", key, why));
+    }
+    if (skipped_.empty() || options_.skip_unsupported) {
       return OkStatus();
     }
-    if (known->second.committed && !options_.overwrite) {
-      return MakeError(
-          ErrorCode::kAlreadyExists, "SNAPSHOT_EXISTS",
-          fmt::format("{} holds a committed snapshot {}; choose another unique_id, leave it "
-                      "out to take the next free one, or pass overwrite",
-                      storage_->description(), orders_.unique_id));
-    }
-    if (known->second.last_attempt) {
-      orders_.attempt = *known->second.last_attempt + 1;
+    const std::size_t listed = std::min(skipped_.size(), kMostListed);
+    const auto end = skipped_.begin() + static_cast<std::ptrdiff_t>(listed);
+    return MakeError(
+        ErrorCode::kUnsupported, "UNSUPPORTED_BY_FORMAT",
+        fmt::format("the format {} cannot hold {} of the keys: {}{}; leave them out, pass "
+                    "skip_unsupported, or save in the native format",
+                    options_.format, skipped_.size(), fmt::join(skipped_.begin(), end, "; "),
+                    listed < skipped_.size() ? "; ..." : ""));
+  }
+
+  std::uint64_t min_cut_bytes() const { return format_->MinCutBytes(options_.plan.min_cut_bytes); }
+
+  Status ChooseId() {
+    RESHARD_TRY_ASSIGN(orders_.id.unique_id,
+                       format_->ChooseId(view_, format_->WantedId(options_.unique_id),
+                                         options_.overwrite, storage_->description()));
+    const auto known = view_.ids.find(orders_.id.unique_id);
+    if (known != view_.ids.end() && known->second.last_attempt) {
+      orders_.id.attempt = *known->second.last_attempt + 1;
     }
     return OkStatus();
   }
 
-  /// Broadcasts the coordinator's status and one flag.
-  Status SpreadDecision(const Status& decision, bool& flag) {
+  /// Broadcasts the coordinator's status, whether the plan is known and what is left out.
+  Status SpreadDecision(const Status& decision) {
     Bytes message;
     if (is_root()) {
       message = PackStatus(decision);
-      message.push_back(std::byte{flag});
+      message.push_back(std::byte{use_cache_});
+      AppendNames(message, skipped_);
     }
     RESHARD_TRY_ASSIGN(const Bytes reply, group_.Broadcast(message, root_));
     WireReader reader(reply);
     RESHARD_TRY(UnpackStatus(reader));
-    std::uint8_t value = 0;
-    if (!reader.Read(value)) {
+    std::uint8_t use_cache = 0;
+    skipped_.clear();
+    if (!reader.Read(use_cache) || !ReadNames(reader, skipped_)) {
       return BadMessage("decision");
     }
-    flag = value != 0;
+    use_cache_ = use_cache != 0;
     return OkStatus();
   }
 
@@ -279,8 +298,7 @@ class SaveSession {
         planned = PlanObjects();
       }
     }
-    bool unused = false;
-    return SpreadDecision(planned, unused);
+    return SpreadDecision(planned);
   }
 
   Status PlanFromCache() {
@@ -291,7 +309,9 @@ class SaveSession {
 
   Status PlanAnew(const std::vector<Bytes>& all) {
     const std::vector<ByteSpan> descriptions(all.begin(), all.end());
-    RESHARD_TRY_ASSIGN(SavePlan plan, PlanSave(descriptions, GlobalRanks(group_), options_.plan));
+    SavePlanOptions plan_options = options_.plan;
+    plan_options.min_cut_bytes = min_cut_bytes();
+    RESHARD_TRY_ASSIGN(SavePlan plan, PlanSave(descriptions, GlobalRanks(group_), plan_options));
     if (options_.plan_cache == nullptr) {
       own_plan_ = std::move(plan);
       plan_ = &own_plan_;
@@ -300,7 +320,7 @@ class SaveSession {
     auto& entry = options_.plan_cache->entry();
     const std::uint64_t hits = entry == nullptr ? 0 : entry->hits;
     entry = std::make_unique<SavePlanCache::Entry>();
-    *entry = {digests_, options_.plan.min_cut_bytes, std::move(plan), hits};
+    *entry = {digests_, min_cut_bytes(), std::move(plan), hits};
     plan_ = &entry->plan;
     return OkStatus();
   }
@@ -320,7 +340,8 @@ class SaveSession {
     if (is_root()) {
       const Status claimed = Claim();
       message = PackStatus(claimed);
-      AppendNumbers(message, std::array{orders_.unique_id, orders_.attempt, orders_.bytes_total});
+      AppendNumbers(message,
+                    std::array{orders_.id.unique_id, orders_.id.attempt, orders_.bytes_total});
       for (int rank = 0; claimed.ok() && rank < group_.size(); ++rank) {
         parts.push_back(plan_->EncodeFor(static_cast<std::uint32_t>(rank)));
         AppendLittle(message, static_cast<std::uint64_t>(parts.back().size()));
@@ -330,7 +351,7 @@ class SaveSession {
     WireReader reader(reply);
     RESHARD_TRY(UnpackStatus(reader));
     std::vector<std::uint64_t> sizes(static_cast<std::size_t>(group_.size()));
-    if (!reader.Read(orders_.unique_id) || !reader.Read(orders_.attempt) ||
+    if (!reader.Read(orders_.id.unique_id) || !reader.Read(orders_.id.attempt) ||
         !reader.Read(orders_.bytes_total) || !reader.ReadNumbers(sizes)) {
       return BadMessage("orders");
     }
@@ -350,47 +371,36 @@ class SaveSession {
     return OkStatus();
   }
 
-  /// Creates the temporary catalog exclusively, locked: nobody else writes under this attempt's
-  /// names.
   Status Claim() {
-    claim_.reset();
-    for (int i = 0; i < kMostAttempts; ++i) {
-      const std::string name = native::TempCatalogName(orders_.unique_id, orders_.attempt);
-      Result<std::unique_ptr<WritableObject>> created = storage_->Create(name, {0, true});
-      if (created.ok()) {
-        claim_ = std::move(*created);
-        return OkStatus();
-      }
-      if (created.error().reason != kFileExists) {
-        return tl::unexpected<Error>(std::move(created).error());
-      }
-      ++orders_.attempt;
+    if (committer_ == nullptr) {
+      committer_ = std::make_unique<Committer>(*storage_, *format_, options_.overwrite,
+                                               [this] { group_.Beat(); });
     }
-    return MakeError(
-        ErrorCode::kUnavailable, "STRAY_FILES",
-        fmt::format("no free attempt of snapshot {} in {}; is another writer at work there?",
-                    orders_.unique_id, storage_->description()));
+    return committer_->Claim(orders_.id);
   }
 
-  /// Writes this rank's data file; the outcome is in local_ and report_.
-  void WriteFile() {
+  CatalogInfo Info() const {
     CatalogInfo info;
-    info.unique_id = orders_.unique_id;
-    info.attempt = orders_.attempt;
+    info.unique_id = orders_.id.unique_id;
+    info.attempt = orders_.id.attempt;
     info.world_size = static_cast<std::uint64_t>(group_.size());
     info.coordinator_rank = static_cast<std::uint64_t>(options_.coordinator_rank);
-    file_ = std::make_unique<DataFileWriter>(
-        *storage_, DataFileContent{leaves_, description_, rank_plan_, info, group_.rank(),
-                                   group_.global_rank()});
+    return info;
+  }
+
+  /// Writes this rank's data files; the outcome is in local_ and files_.
+  void WriteFiles() {
+    files_ = format_->NewFiles(*storage_, RankContent{leaves_, description_, rank_plan_, Info(),
+                                                      group_.rank(), group_.global_rank()});
     if (local_.ok() && !rank_plan_.chunks.empty()) {
       PayloadOptions payload;
       payload.threads = options_.threads;
       payload.progress = [this](std::uint64_t bytes) { return Advance(bytes); };
-      local_ = file_->Write(payload);
+      local_ = files_->Write(payload);
       group_.Beat();
     }
     if (!local_.ok()) {
-      file_->Discard();
+      files_->Discard();
     }
   }
 
@@ -402,7 +412,8 @@ class SaveSession {
     }
     MutexLock lock(progress_mutex_);
     progress_.bytes_total = rank_plan_.payload_bytes;
-    progress_.bytes_done += bytes;
+    // What a format writes between tensors is no progress.
+    progress_.bytes_done = std::min(progress_.bytes_done + bytes, progress_.bytes_total);
     return CallGuarded("the progress callback", [this] { return options_.progress(progress_); });
   }
 
@@ -410,9 +421,11 @@ class SaveSession {
   /// another attempt, since a stray file was in the way.
   Result<bool> ReportAndCommit() {
     Bytes report = PackStatus(local_);
-    report.push_back(std::byte{file_->met_stray()});
-    const Bytes written = EncodeWriteReport(file_->report());
-    report.insert(report.end(), written.begin(), written.end());
+    report.push_back(std::byte{files_->met_stray()});
+    AppendLittle(report, static_cast<std::uint32_t>(files_->reports().size()));
+    for (const WriteReport& file : files_->reports()) {
+      AppendCounted(report, EncodeWriteReport(file));
+    }
     Result<std::vector<Bytes>> all = group_.Gather(report, root_, Wait::kData);
     if (!all.ok()) {
       return OutcomeUnknown(all.error(), local_);
@@ -447,10 +460,12 @@ class SaveSession {
       RESHARD_TRY(std::move(told));
       return again;
     }
-    file_->Keep();
+    files_->Keep();
     if (!shared_with_root_) {
-      RemoveReplacedRecord();
-      RemoveStale(stale);
+      if (replaced_ != nullptr) {
+        replaced_->Remove(orders_.id);
+      }
+      RemoveStaleFiles(*storage_, *format_, orders_.id, stale, [this] { group_.Beat(); });
     }
     return false;
   }
@@ -468,31 +483,45 @@ class SaveSession {
       }
       if (met_stray != 0) {
         stray = true;
-        reports.emplace_back();
         continue;
       }
       RESHARD_TRY(std::move(status));
-      ByteSpan bytes;
-      if (!reader.ReadBytes(reader.remaining(), bytes)) {
-        return BadMessage("write report");
-      }
-      RESHARD_TRY_ASSIGN(WriteReport report, DecodeWriteReport(bytes));
-      reports.push_back(std::move(report));
+      RESHARD_TRY(ReadReports(reader, static_cast<std::uint32_t>(rank), reports));
     }
     if (stray) {
       again = true;
-      ++orders_.attempt;
+      ++orders_.id.attempt;
       return OkStatus();
     }
     RESHARD_TRY(CheckFilesAreVisible(reports));
-    CatalogInfo info;
-    info.unique_id = orders_.unique_id;
-    info.attempt = orders_.attempt;
-    info.world_size = static_cast<std::uint64_t>(group_.size());
-    info.coordinator_rank = static_cast<std::uint64_t>(options_.coordinator_rank);
-    RESHARD_TRY_ASSIGN(const Catalog catalog,
-                       MakeCatalog(info, *plan_, reports, merged_objects_, GlobalRanks(group_)));
-    return Publish(catalog);
+    const CatalogInfo info = Info();
+    const std::vector<int> global_ranks = GlobalRanks(group_);
+    RESHARD_TRY_ASSIGN(
+        const std::vector<CommitRecord> records,
+        format_->MakeRecords({info, *plan_, reports, merged_objects_, global_ranks}));
+    std::vector<std::string> files;
+    for (const WriteReport& report : reports) {
+      files.push_back(report.file_name);
+    }
+    return committer_->Publish(records, files, stale_);
+  }
+
+  static Status ReadReports(WireReader& reader, std::uint32_t rank,
+                            std::vector<WriteReport>& reports) {
+    std::uint32_t count = 0;
+    if (!reader.Read(count)) {
+      return BadMessage("write report");
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      ByteSpan bytes;
+      if (!reader.ReadCounted(bytes)) {
+        return BadMessage("write report");
+      }
+      RESHARD_TRY_ASSIGN(WriteReport report, DecodeWriteReport(bytes));
+      report.writer = rank;
+      reports.push_back(std::move(report));
+    }
+    return OkStatus();
   }
 
   /// On shared storage the coordinator sees every file, whole, before it refers to it.
@@ -505,9 +534,6 @@ class SaveSession {
       const auto at = std::lower_bound(
           objects.begin(), objects.end(), report.file_name,
           [](const ObjectInfo& object, const std::string& name) { return object.name < name; });
-      if (report.file_name.empty()) {
-        continue;
-      }
       if (at == objects.end() || at->name != report.file_name || at->size != report.file_size) {
         return MakeError(
             ErrorCode::kIo, "FILE_MISSING",
@@ -519,119 +545,11 @@ class SaveSession {
     return OkStatus();
   }
 
-  /// reliability order: catalog durable, all names durable, publish, names durable.
-  Status Publish(const Catalog& catalog) {
-    const std::string temp = native::TempCatalogName(orders_.unique_id, orders_.attempt);
-    const Bytes bytes = native::EncodeCatalog(catalog);
-    RESHARD_TRY(claim_->WriteAt(0, bytes));
-    claim_may_stay_ = true;
-    RESHARD_TRY(claim_->Finish(bytes.size()));
-    RESHARD_TRY(storage_->SyncNames());
-    Result<Published> published =
-        storage_->Publish(temp, native::CatalogName(orders_.unique_id),
-                          options_.overwrite ? PublishMode::kReplace : PublishMode::kNew);
-    if (!published.ok()) {
-      return PublishFailed(std::move(published).error());
-    }
-    published_ = true;
-    if (Status synced = storage_->SyncNames(); !synced.ok()) {
-      return Unknown(synced.error().message);
-    }
-    RemoveStale(stale_);  // what other storages' commit records of this id list
-    if (published->replaced) {
-      RemoveReplaced(temp, catalog);
-    }
-    return OkStatus();
-  }
-
-  /// A failed publish may have taken effect (a lost reply): read the directory to find out.
-  Status PublishFailed(Error error) {
-    if (error.code == ErrorCode::kAlreadyExists) {
-      return MakeError(
-          ErrorCode::kAlreadyExists, "LOST_RACE",
-          fmt::format("another writer committed snapshot {} in {} first; save under another "
-                      "id",
-                      orders_.unique_id, storage_->description()));
-    }
-    const Result<Catalog> there = ReadCatalog(*storage_, orders_.unique_id);
-    const bool surely_not = there.ok() ? there->info().attempt != orders_.attempt
-                                       : there.error().reason == "NO_SNAPSHOT";
-    if (surely_not) {
-      return tl::unexpected<Error>(std::move(error));
-    }
-    published_ = true;
-    return Unknown(error.message);
-  }
-
-  Status Unknown(std::string_view why) const {
-    return MakeError(
-        ErrorCode::kIndeterminate, "COMMIT_UNKNOWN",
-        fmt::format("snapshot {} was published, but it is not known to be durable ({}); "
-                    "check with `reshard verify`",
-                    orders_.unique_id, why));
-  }
-
-  /// After an exchange the temporary name holds the replaced catalog: the files that only it lists
-  /// go, then it. A catalog that does not decode deletes nothing. Failures here lose nothing.
-  void RemoveReplaced(const std::string& temp, const Catalog& now) {
-    const Result<Bytes> bytes = ReadWhole(*storage_, temp);
-    if (!bytes.ok()) {
-      return;
-    }
-    const Result<Catalog> old = DecodeSnapshotCatalog(*bytes, temp);
-    if (!old.ok() || old->info().unique_id != orders_.unique_id) {
-      return;
-    }
-    for (const FileEntry& file : old->files()) {
-      const bool kept = std::any_of(now.files().begin(), now.files().end(),
-                                    [&file](const FileEntry& f) { return f.name == file.name; });
-      if (!kept) {
-        stale_.push_back(file.name);
-        static_cast<void>(storage_->Remove(file.name).ok());
-        group_.Beat();
-      }
-    }
-    static_cast<void>(storage_->Remove(temp).ok());
-    static_cast<void>(storage_->SyncNames().ok());
-  }
-
-  /// Removes data files of older attempts of this id, as far as they are in this storage.
-  void RemoveStale(const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
-      const std::optional<native::Name> parsed = native::ParseName(name);
-      if (parsed && parsed->kind == native::NameKind::kDataFile &&
-          parsed->attempt < orders_.attempt && parsed->unique_id == orders_.unique_id) {
-        static_cast<void>(storage_->Remove(name).ok());
-        group_.Beat();
-      }
-    }
-  }
-
-  /// Removes this storage's commit record if it is still the one that was there when the save
-  /// began: another writer's newer one is not ours to remove. A damaged one, which deletes nothing,
-  /// gets out of the way of readers.
-  void RemoveReplacedRecord() {
-    if (!replaced_attempt_ && !replaced_is_damaged_) {
-      return;
-    }
-    const std::string catalog_name = native::CatalogName(orders_.unique_id);
-    const Result<Catalog> old = ReadCatalog(*storage_, orders_.unique_id);
-    if (old.ok() && replaced_attempt_ == old->info().attempt &&
-        old->info().attempt < orders_.attempt) {
-      static_cast<void>(storage_->Remove(catalog_name).ok());
-      static_cast<void>(storage_->SyncNames().ok());
-    } else if (replaced_is_damaged_ && !old.ok() && old.error().code == ErrorCode::kCorruption) {
-      const std::string temp = native::TempCatalogName(orders_.unique_id, orders_.attempt);
-      static_cast<void>(storage_->Rename(catalog_name, temp).ok());
-      static_cast<void>(storage_->SyncNames().ok());
-    }
-  }
-
   /// The group failed after this rank's `outcome`. What the coordinator has not published, or what
   /// lacks this rank's file, never will be; else it may be committed or not, and nothing is deleted
   /// then: the coordinator may have this rank's report though this rank cannot know.
   Result<bool> OutcomeUnknown(const Error& error, const Status& outcome) {
-    if (is_root() ? !published_ : !outcome.ok()) {
+    if (is_root() ? !committer_->published() : !outcome.ok()) {
       DiscardAll();
       return tl::unexpected<Error>(is_root() && !outcome.ok() ? outcome.error() : error);
     }
@@ -639,36 +557,36 @@ class SaveSession {
       return tl::unexpected<Error>(outcome.error());
     }
     std::string_view state = "its commit record is not there";
-    if (const Result<Catalog> there = ReadCatalog(*storage_, orders_.unique_id);
-        there.ok() && there->info().attempt == orders_.attempt) {
+    if (const Result<CommittedSave> there = format_->ReadCommitted(*storage_, orders_.id.unique_id);
+        there.ok() && there->attempt == orders_.id.attempt) {
       state = "its commit record is there";
     }
     return MakeError(ErrorCode::kIndeterminate, "COMMIT_UNKNOWN",
                      fmt::format("the outcome of snapshot {} did not reach every rank ({}); {}",
-                                 orders_.unique_id, error.message, state));
+                                 orders_.id.unique_id, error.message, state));
   }
 
   /// Removes what this save created, before anything was published.
   void DiscardAll() {
-    if (published_) {
+    if (committer_ != nullptr && committer_->published()) {
       return;
     }
-    file_->Discard();
-    if (claim_may_stay_) {
-      static_cast<void>(
-          storage_->Remove(native::TempCatalogName(orders_.unique_id, orders_.attempt)).ok());
-      claim_may_stay_ = false;
+    files_->Discard();
+    if (committer_ != nullptr) {
+      committer_->Discard();
     }
-    claim_.reset();
   }
 
-  Result<SaveResult> Finish() const {
+  Result<SaveResult> Finish() {
     SaveResult result;
-    result.unique_id = orders_.unique_id;
-    result.attempt = orders_.attempt;
+    result.unique_id = orders_.id.unique_id;
+    result.attempt = orders_.id.attempt;
     result.bytes_total = orders_.bytes_total;
-    result.bytes_written = file_->report().file_size;
-    result.file_name = file_->report().file_name;
+    for (const WriteReport& report : files_->reports()) {
+      result.bytes_written += report.file_size;
+    }
+    result.file_name = files_->reports().empty() ? "" : files_->reports()[0].file_name;
+    result.skipped = std::move(skipped_);
     return result;
   }
 
@@ -676,6 +594,7 @@ class SaveSession {
   Storage* storage_;
   ProcessGroup& group_;
   const SaveOptions& options_;
+  std::unique_ptr<SaveFormat> format_;
   Status local_;
   int root_;
 
@@ -686,12 +605,12 @@ class SaveSession {
   bool use_cache_ = false;
   Orders orders_;
   RankPlan rank_plan_;
-  std::unique_ptr<DataFileWriter> file_;  // this attempt's
+  std::unique_ptr<RankFiles> files_;  // this attempt's
   Mutex progress_mutex_;
   Progress progress_;
-  std::optional<std::uint64_t> replaced_attempt_;  // of the commit record here when we began
-  std::vector<std::string> replaced_files_;        // that it lists
-  bool replaced_is_damaged_ = false;
+  std::unique_ptr<ReplacedRecord> replaced_;  // of the commit record here when we began
+  std::vector<Unsupported> unsupported_;
+  std::vector<std::string> skipped_;  // of all ranks
 
   // Coordinator only.
   bool all_shared_ = true;
@@ -701,9 +620,8 @@ class SaveSession {
   SavePlan own_plan_;
   const SavePlan* plan_ = nullptr;
   std::vector<MergedObject> merged_objects_;
-  std::unique_ptr<WritableObject> claim_;
-  bool claim_may_stay_ = false;  // Finish was called
-  bool published_ = false;
+  std::map<std::string, std::string> all_unsupported_;
+  std::unique_ptr<Committer> committer_;
   std::vector<std::string> stale_;
 };
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "reshard/base/result.h"
 #include "reshard/catalog/save_plan.h"
@@ -37,10 +38,16 @@ class SavePlanCache {
   std::unique_ptr<Entry> entry_;
 };
 
-/// Choices of Save; all ranks must pass the same unique_id, coordinator_rank and overwrite. Of the
-/// rest the coordinator's `plan` and `plan_cache` count.
+/// Choices of Save; all ranks must pass the same format, skip_unsupported, unique_id,
+/// coordinator_rank and overwrite. Of the rest the coordinator's `plan` and `plan_cache` count.
 struct SaveOptions {
-  /// The version number of the snapshot; without it the next free one (1 + the largest committed).
+  /// "native"; "paddle", which Paddle 3.2 and later load; "paddle:RELEASE", which that release of
+  /// Paddle loads (2.6 to 3.1 load one form, 3.2 and later the other).
+  std::string format = "native";
+  /// Leave out what the format cannot hold, instead of failing; the result says what that was.
+  bool skip_unsupported = false;
+  /// The version number of the snapshot; without it the next free one (1 + the largest committed),
+  /// in Paddle's format 0.
   std::optional<std::uint64_t> unique_id;
   /// Global rank that plans and writes the commit record; must be in the group.
   int coordinator_rank = 0;
@@ -58,9 +65,10 @@ struct SaveOptions {
 struct SaveResult {
   std::uint64_t unique_id = 0;
   std::uint64_t attempt = 0;
-  std::uint64_t bytes_total = 0;    ///< Tensor bytes of the snapshot, each replica once.
-  std::uint64_t bytes_written = 0;  ///< By this rank, header included.
-  std::string file_name;            ///< This rank's data file, empty when it wrote none.
+  std::uint64_t bytes_total = 0;     ///< Tensor bytes of the snapshot, each replica once.
+  std::uint64_t bytes_written = 0;   ///< By this rank, header included.
+  std::string file_name;             ///< This rank's (first) data file, empty when it wrote none.
+  std::vector<std::string> skipped;  ///< With skip_unsupported: "key: why", sorted by key.
 };
 
 /// Saves `state` of all ranks of `group` into `storage`. Returns on every rank only when the
@@ -71,11 +79,13 @@ struct SaveResult {
 /// `storage`  each rank's own object; the same directory, or node-local ones.
 /// Memory: threads x 8 MiB of buffers on each rank; the plan of all ranks on the coordinator.
 /// Errors: kInvalidArgument (the state dict, ranks that disagree: OPTIONS_MISMATCH,
-///         BAD_COORDINATOR and those of PlanSave), kAlreadyExists
-///         SNAPSHOT_EXISTS (committed id without overwrite) and LOST_RACE, kIo and what Storage
-///         returns, kCancelled (callback), kPeerFailed, kIndeterminate COMMIT_UNKNOWN: it may or
-///         may not be committed; read the directory to find out.
-/// Collective: yes. Source: docs/format/native.md section 4.
+///         BAD_COORDINATOR and those of PlanSave; BAD_FORMAT, BAD_RELEASE; FOREIGN_DIRECTORY,
+///         ID_CLASH), kUnsupported UNSUPPORTED_BY_FORMAT (lists what the format cannot hold),
+///         kAlreadyExists SNAPSHOT_EXISTS (committed id without overwrite), ONE_ID_PER_DIRECTORY
+///         (Paddle's format) and LOST_RACE, kIo and what Storage returns, kCancelled (callback),
+///         kPeerFailed, kIndeterminate COMMIT_UNKNOWN: it may or may not be committed; read the
+///         directory to find out.
+/// Collective: yes. Source: docs/format/native.md section 4, docs/format/paddle.md.
 Result<SaveResult> Save(const StateDict& state, Storage& storage, ProcessGroup& group,
                         const SaveOptions& options = {});
 

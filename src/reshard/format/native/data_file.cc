@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "reshard/base/check.h"
+#include "reshard/base/utf8.h"
 #include "reshard/codec/crc64.h"
 #include "reshard/format/native/catalog_codec.h"
 
@@ -39,34 +40,6 @@ void AppendJsonText(std::string& out, std::string_view text) {
 }
 
 bool IsPlain(unsigned char c) { return c >= 0x20 && c != 0x7f && c != '@' && c != '%'; }
-
-/// Length of the valid UTF-8 sequence at the front, 0 when there is none (RFC 3629).
-std::size_t Utf8Length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  const std::size_t size = first < 0x80   ? 1
-                           : first < 0xc2 ? 0
-                           : first < 0xe0 ? 2
-                           : first < 0xf0 ? 3
-                           : first < 0xf5 ? 4
-                                          : 0;
-  if (size == 0 || size > text.size()) {
-    return 0;
-  }
-  for (std::size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) {
-      return 0;
-    }
-  }
-  if (size >= 3) {
-    const unsigned char second = byte(1);
-    if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f)) {
-      return 0;
-    }
-  }
-  return size;
-}
 
 std::string EscapeKey(std::string_view key) {
   std::string out;

@@ -245,7 +245,7 @@ Status Decoder::ReadTensorFacts(const Fields& fields, NodeId object,
 }
 
 Status Decoder::ReadDescription(NodeId object, MetadataTensor& tensor) {
-  RESHARD_TRY(Charge(object, sizeof(Description)));
+  RESHARD_TRY(Charge(object, sizeof(Description) + sizeof(Piece)));
   RESHARD_TRY_ASSIGN(const Fields fields, ReadFields(object, kTensor, kTensorClass));
   Description out;
   RESHARD_TRY_ASSIGN(out.offset, Required(fields, Field::kGlobalOffset, object));

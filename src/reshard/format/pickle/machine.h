@@ -59,7 +59,7 @@ inline constexpr std::uint64_t kMemoryPerByte = 8;
 
 /// Choices of Parse.
 struct ParseOptions {
-  std::span<const GlobalRule> globals;
+  std::span<const GlobalRule> globals = {};
   bool persistent_ids = false;  ///< Allow BINPERSID with a tuple.
   /// Where the pickle begins and how far it may go (0: to the end of the source). It must end
   /// exactly there.
