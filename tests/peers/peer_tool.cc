@@ -43,7 +43,7 @@ struct Options {
   std::vector<SpecTensor> tensors;
   std::optional<std::uint64_t> id;
   int ranks = 0;
-  std::string format;
+  std::string format = "native";
   bool cast = false;
   bool partial = false;
   bool overwrite = false;
@@ -205,6 +205,7 @@ void SaveRank(const Options& options, ProcessGroup& group, Failures& failures) {
     At(state, spec.path) = std::move(tensor);
   }
   SaveOptions save;
+  save.format = options.format;
   save.overwrite = options.overwrite;
   save.unique_id = options.id;
   const auto saved = Save(state, options.directory, group, save);
