@@ -49,7 +49,7 @@ test: | build-dir ## Builds and runs every test
 test-peers: | build-dir ## Tests against every real release of other frameworks (downloads 4 GB once)
 	@tools/install_deps.sh build test
 	$(call build_release,-DRESHARD_BUILD_TESTS=ON)
-	$(call run_ctest,-C Peers -L peers -V)
+	$(call run_ctest,-C Peers -L peers)
 
 check: | build-dir ## Sanitizers, fuzz corpus, format, tidy, headers, bench smoke (BASE=REVISION)
 	@tools/install_deps.sh build test check bench

@@ -52,6 +52,7 @@ class Case:
     before: tuple = (99,)
     options: tuple = ()            # more arguments of save_state_dict
     mesh: tuple = ()               # shape; empty: one axis
+    file: str = ""                 # one file by paddle.save instead; then mesh and options do not count
     golden: bool = True
 
     def runs_on(self, release):
@@ -100,6 +101,21 @@ def master_weights(static):
     return ([T(("model", w), "bfloat16", s) for w, s in WEIGHTS] +
             [T(master(w), "float32", s) for w, s in WEIGHTS] +
             [T(("optimizer", f"{w}_fp32_master_0_{m}"), "float32", s) for w, s in WEIGHTS for m in ADAM])
+
+
+def layer_file():
+    """What Layer.state_dict() has: flat keys, although they look like paths."""
+    return [T((key,), dtype, shape, named=True) for key, dtype, shape in (
+        ("linear.weight", "float32", (4, 6)), ("linear.bias", "bfloat16", (6,)),
+        ("norm._mean", "float64", (3,)), ("steps", "int64", ()), ("table", "uint8", (300, 300)))]
+
+
+def optimizer_file():
+    """What Optimizer.state_dict() has: nested, with master weights; numbers come with save.py."""
+    return [T((f"linear_0.w_0_{m}",), "float32", (4, 6), named=True) for m in ADAM] + [
+        T(("master_weights", "linear_0.b_0"), "float32", (6,), named=True),
+        T(("brief",), "bfloat16", (2, 3), named=True),
+        T(("LR_Scheduler", "last_lr"), "float64", (), named=True)]
 
 
 def frames():
@@ -205,6 +221,8 @@ def paddle_cases():
         Case("saved_twice", 1, ((None, 0, few), (None, 1, new)), since=(3, 0)),
         one("master_dynamic", 1, master_weights(static=False)),
         one("master_static", 1, master_weights(static=True)),
+        one("pdparams", 1, layer_file(), file="model.pdparams", golden=False),
+        one("pdopt", 1, optimizer_file(), file="model.pdopt", golden=False),
         one("ranks2", 2, two_ranks(uneven=False), before=(3, 0)),
         one("ranks2", 2, two_ranks(uneven=True), since=(3, 0)),
         one("replicated_only", 2, [T((n,), "float32", (2, 3), (None,)) for n in "ab"]),

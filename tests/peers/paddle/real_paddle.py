@@ -51,15 +51,15 @@ def distributed(dtype, array, mesh, cut):
     return made if direct else made.astype(dtype)
 
 
-def sharded_weight(key, dtype, array, offset, shape, flat=None):
+def sharded_weight(t, array, offset, shape, flat=None):
     """A block of a tensor given by hand (3.2 and later); `flat`: a range of its elements."""
     from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
     block = np.ascontiguousarray(array[tuple(slice(o, o + n) for o, n in zip(offset, shape))])
     if flat:
         block = block.ravel()[flat[0]:flat[1]].copy()
     options = {"is_flattened": True, "flattened_range": slice(*flat)} if flat else {}
-    return ShardedWeight(key=key, local_tensor=tensor(dtype, block), local_shape=tuple(shape),
-                         global_shape=tuple(array.shape), global_offset=tuple(offset), **options)
+    return ShardedWeight(key=t.key, local_tensor=tensor(t.dtype, block), local_shape=shape,
+                         global_shape=t.shape, global_offset=offset, **options)
 
 
 def local_part(value):

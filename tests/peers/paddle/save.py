@@ -8,7 +8,7 @@ import pathlib
 import cases
 import content
 import real_paddle
-from real_paddle import dist
+from real_paddle import dist, paddle
 
 
 def value_of(t, salt, rank, mesh):
@@ -16,8 +16,7 @@ def value_of(t, salt, rank, mesh):
     array = content.values(t.dtype, t.shape, cases.seed(t.key, salt))
     if t.flat or t.blocks:
         part = (t.flat or t.blocks)[rank]
-        return part and real_paddle.sharded_weight(t.key, t.dtype, array, part[0], part[1],
-                                                   part[2:] if t.flat else None)
+        return part and real_paddle.sharded_weight(t, array, part[0], part[1], part[2:] if t.flat else None)
     if t.cut is not None:
         own = mesh if t.on is None else dist.ProcessMesh([t.on], dim_names=["x"])
         return real_paddle.distributed(t.dtype, array, own, t.cut)
@@ -29,14 +28,14 @@ def value_of(t, salt, rank, mesh):
     return made
 
 
-def state_dict(tensors, salt, rank, mesh):
-    """Nested by path; flat for 2.6, which takes nothing else."""
+def state_dict(tensors, salt, rank, mesh, nested=real_paddle.RELEASE >= (3, 0, 0)):
+    """Nested by path; flat for save_state_dict of 2.6, which takes nothing else."""
     root = {}
     for t in tensors:
         value = value_of(t, salt, rank, mesh)
         if value is None:
             continue
-        if real_paddle.RELEASE < (3, 0, 0):
+        if not nested:
             root[t.key] = value
             continue
         node = root
@@ -44,6 +43,16 @@ def state_dict(tensors, salt, rank, mesh):
             node = node.setdefault(part, {})
         node[t.path[-1]] = value
     return root
+
+
+def save_file(case, out):
+    """One file of paddle.save, with a value that is no tensor where a state dict has them."""
+    (out / case.name).mkdir(parents=True)
+    (_, salt, tensors), = case.steps
+    state = state_dict(tensors, salt, 0, None, nested=True)
+    if "LR_Scheduler" in state:
+        state["LR_Scheduler"]["last_epoch"] = 3
+    paddle.save(state, str(out / case.name / case.file))
 
 
 def save(case, out, rank):
@@ -73,7 +82,10 @@ def main():
         if (case.ranks == ranks and case.runs_on(real_paddle.RELEASE)
                 and (case.golden or not options.golden) and options.only in (None, case.name)):
             print("case", case.name, flush=True)
-            save(case, options.out, rank)
+            if case.file:
+                save_file(case, options.out)
+            else:
+                save(case, options.out, rank)
 
 
 if __name__ == "__main__":
