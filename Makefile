@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help deps build demo test check bench install format clean
+.PHONY: help deps build demo test test-peers check bench install format clean
 
 BUILD  := build/release
 PREFIX ?= /usr/local
@@ -19,8 +19,16 @@ define build_release
 	@cmake --build $(BUILD) -j $(JOBS)
 endef
 
+# $(call run_ctest,OPTIONS): runs tests; at the end says what could not be tested for want of a peer.
+define run_ctest
+	@rm -f $(BUILD)/tests/peers/*.skipped
+	@status=0; ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error \
+	  --timeout 300 --no-label-summary $(1) || status=$$?; \
+	  cat $(BUILD)/tests/peers/*.skipped >&2 2>/dev/null; exit $$status
+endef
+
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 deps: ## Installs the missing Debian packages of every target
 	@tools/install_deps.sh build test check bench
@@ -36,8 +44,12 @@ demo: build ## Trains a small model on 4 ranks, resumes it on 2 and on 3 ranks
 test: | build-dir ## Builds and runs every test
 	@tools/install_deps.sh build test
 	$(call build_release,-DRESHARD_BUILD_TESTS=ON)
-	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error --timeout 300 \
-	  --no-label-summary
+	$(call run_ctest,)
+
+test-peers: | build-dir ## Tests against every real release of other frameworks (downloads 4 GB once)
+	@tools/install_deps.sh build test
+	$(call build_release,-DRESHARD_BUILD_TESTS=ON)
+	$(call run_ctest,-C Peers -L peers)
 
 check: | build-dir ## Sanitizers, fuzz corpus, format, tidy, headers, bench smoke (BASE=REVISION)
 	@tools/install_deps.sh build test check bench

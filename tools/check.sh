@@ -73,7 +73,7 @@ step_tidy() {
 step_asan() {
   configure asan && cmake --build build/asan -j "$JOBS" || return
   ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
-    UBSAN_OPTIONS=print_stacktrace=1 run_tests build/asan -LE '^(mpi|install|fuzz)$'
+    UBSAN_OPTIONS=print_stacktrace=1 run_tests build/asan -LE '^(mpi|install|fuzz|peers)$'
 }
 
 # Layers with threads. The loader's address randomisation can be too much for clang 14's runtime;
