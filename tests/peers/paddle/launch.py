@@ -46,19 +46,17 @@ def start(command, ranks, logs):
 def wait(processes, timeout_s):
     """Exit codes; None for a rank that had to be killed: after the time, or after another's failure."""
     end = time.monotonic() + timeout_s
-    killed = set()
-    while any(p.poll() is None for p in processes):
-        if any(p.returncode for p in processes):
+    failed = False
+    while None in (codes := [p.poll() for p in processes]) and time.monotonic() < end:
+        if not failed and any(codes):
+            failed = True
             end = min(end, time.monotonic() + GRACE_S)
-        if time.monotonic() >= end:
-            for p in processes:
-                if p.poll() is None:
-                    killed.add(p.pid)
-                    p.kill()
-            for p in processes:
-                p.wait()
         time.sleep(0.05)
-    return [None if p.pid in killed else p.returncode for p in processes]
+    left = [p for p in processes if p.poll() is None]
+    for p in left:
+        p.kill()
+        p.wait()
+    return [None if p in left else p.returncode for p in processes]
 
 
 def run(python, script, arguments, ranks, timeout_s, logs):
