@@ -19,5 +19,10 @@ for program in "$build"/bench/bench_*; do
   "$program" ${kernel_options[@]+"${kernel_options[@]}"}
 done
 
+# The rival of the workload paddle; without it that workload measures reshard alone, and says so.
+if [ "$smoke" != --smoke ] && python=$("${0%/*}/../tools/peers.sh" paddle-3.3.1); then
+  reshard_options+=(--paddle-python "$python" --paddle-script "${0%/*}/paddle/paddle_llm2g.py")
+fi
+
 echo "== reshard_bench"
 "$build/bench/reshard_bench" "${reshard_options[@]}"

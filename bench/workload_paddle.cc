@@ -20,6 +20,7 @@
 #include "reshard/engine/checkpoint.h"
 #include "reshard/engine/index.h"
 #include "reshard/engine/load.h"
+#include "reshard/engine/load_decision.h"
 #include "reshard/engine/save.h"
 #include "reshard/storage/posix_path.h"
 #include "reshard/tensor/mesh.h"
@@ -220,6 +221,8 @@ class PaddleBench {
         dir_(options.directory + "/paddle") {}
 
   void Run() {
+    MeasureOpening(2500, 4, true);
+    MeasureOpening(options_.bytes < kMostBytes ? 1000 : 10'000, 64, false);
     MeasureSave();
     if (options_.paddle_python.empty()) {
       report_.Note("PEER SKIPPED: no PaddlePaddle (tools/peers.sh paddle-3.3.1)");
@@ -238,6 +241,82 @@ class PaddleBench {
   static std::uint64_t Hidden(std::uint64_t bytes) {
     return 16 * std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::lround(
                                                std::sqrt(static_cast<double>(bytes) / 4704) / 16)));
+  }
+
+  /// A job of `tensors` tensors, each cut over `ranks` ranks, that somebody opens on one rank.
+  void MeasureOpening(std::size_t tensors, int ranks, bool large) {
+    const auto n = static_cast<std::uint64_t>(ranks);
+    const std::uint64_t pieces = tensors * n;
+    const std::uint64_t columns =
+        large ? std::max<std::uint64_t>(1, options_.bytes / 5 / pieces / 4) : 4;
+    const std::string dir = options_.directory + "/opening";
+    const std::vector<float> row(columns, 1.0F);
+    const Shape shape = {n, columns};
+    RunRanks(ranks, [&](ProcessGroup& group) {
+      StateDict state;
+      const Box box = {{static_cast<std::uint64_t>(group.rank()), 0}, {1, columns}};
+      auto* data = reinterpret_cast<std::byte*>(const_cast<float*>(row.data()));
+      Value::Map map;
+      for (std::size_t i = 0; i < tensors; ++i) {
+        map.emplace_back(
+            fmt::format("model.layers.{}.sub.{}.weight", i / 10, i % 10),
+            Tensor::Sharded(shape, box, DenseView(data, DType::kFloat32, {1, columns})));
+      }
+      state = std::move(map);
+      SaveOptions save;
+      save.format = "paddle";
+      save.threads = 1;
+      Must(Save(state, dir, group, save));
+    });
+    const std::string what = fmt::format("Paddle's checkpoint of {} pieces", pieces);
+    const Opening indexed = Open(dir, n, columns);
+    fs::remove(dir + "/0.metadata.reshard");
+    const Opening parsed = Open(dir, n, columns);
+    report_.Note(fmt::format("{} in {} files, {:.1f} MB of metadata", what, ranks,
+                             static_cast<double>(fs::file_size(dir + "/0.metadata")) / 1e6));
+    report_.Add(what + ": open with our index and plan one rank", indexed.seconds * 1e3, "ms",
+                "<= 100");
+    report_.Add(what + ": open from its pickles and plan one rank", parsed.seconds * 1e3, "ms",
+                large ? "<= 100" : "");
+    report_.Add(what + ": memory of that", parsed.extra_bytes / (1 << 20), "MiB",
+                large ? "<= 64" : "");
+    if (has_peer()) {
+      const PeerRun run = RunPeer(options_, fmt::format("unpickle '{}/0.metadata'", dir));
+      report_.Add(what + ": Paddle's unpickling of the metadata alone", run.seconds * 1e3, "ms");
+      report_.Add(what + ": memory of that unpickling", run.extra_bytes / (1 << 20), "MiB");
+    }
+    fs::remove_all(dir);
+  }
+
+  /// What opening cost.
+  struct Opening {
+    double seconds = 0;
+    double extra_bytes = 0;
+  };
+
+  /// Opens and plans what rank 0 needs, row 0 of every tensor; the better of three.
+  Opening Open(const std::string& dir, std::uint64_t rows, std::uint64_t columns) const {
+    Opening best;
+    for (int i = 0; i < 3; ++i) {
+      ResetPeakMemory();
+      const std::uint64_t before = CurrentMemory();
+      const double seconds = Seconds([&] {
+        const std::unique_ptr<Storage> storage = Must(OpenPosixPath(dir));
+        const OpenedCheckpoint opened = Must(ReadCheckpoint(*storage));
+        std::vector<LoadRequest> requests;
+        for (TensorId t = 0; t < opened.catalog.num_tensors(); ++t) {
+          requests.push_back(
+              {t, {{static_cast<std::uint64_t>(i) % rows, 0}, {1, columns}}, false, false});
+        }
+        Must(Summarize(opened.catalog, requests, true));
+      });
+      const auto extra = static_cast<double>(PeakMemory() - std::min(PeakMemory(), before));
+      if (i == 0 || seconds < best.seconds) {
+        best.seconds = seconds;
+      }
+      best.extra_bytes = std::max(best.extra_bytes, extra);
+    }
+    return best;
   }
 
   bool has_peer() const { return !options_.paddle_python.empty(); }
