@@ -46,8 +46,8 @@ install() {
   fi
   "$1/bin/python" -m pip install --disable-pip-version-check --no-input --retries 2 --timeout 15 \
     "${words[@]}" >>"$log" 2>&1 && return 0
-  if grep -qE 'connection broken|NewConnectionError|ConnectTimeout|ReadTimeout|name resolution|ProxyError' \
-    "$log"; then
+  local silence='connection broken|NewConnectionError|ConnectTimeout|ReadTimeout|name resolution'
+  if grep -qE "$silence|ProxyError" "$log"; then
     rm -rf "$1"
     echo "peers.sh: PyPI does not answer, so there is no $2 (see $log)" >&2
     return 3

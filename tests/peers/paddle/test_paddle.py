@@ -62,7 +62,8 @@ def reshard(*words):
     """Runs the command line, which must succeed."""
     done = subprocess.run([ARGS.reshard, *map(str, words)], capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
-        raise Failure(f"reshard {' '.join(map(str, words))}: exit {done.returncode}: {done.stdout}{done.stderr}")
+        command = " ".join(map(str, words))
+        raise Failure(f"reshard {command}: exit {done.returncode}: {done.stdout}{done.stderr}")
 
 
 def paddle_jobs(script, arguments):
@@ -74,7 +75,8 @@ def paddle_jobs(script, arguments):
         begin = time.monotonic()
         logs = ARGS.dir / "logs" / f"{script}{ranks}"
         problem = launch.run(ARGS.python, HERE / script, arguments[ranks], ranks, JOB_LIMIT_S, logs)
-        print(f"  paddle {ARGS.release}: {script} on {ranks} ranks, {time.monotonic() - begin:.1f} s", flush=True)
+        seconds = time.monotonic() - begin
+        print(f"  paddle {ARGS.release}: {script} on {ranks} ranks, {seconds:.1f} s", flush=True)
         return problem
     with concurrent.futures.ThreadPoolExecutor(len(RANKS)) as pool:
         return dict(zip(RANKS, pool.map(run, RANKS)))
@@ -103,7 +105,8 @@ class PaddleSaved(unittest.TestCase):
             # It keeps the metadata of the first save, which has no `new`, beside the second's data.
             salt, tensors = content[0]
             content = {0: (salt, [t for t in tensors if t.path[-1] != "new"])}
-        return {uid: (salt, [t for t in tensors if 0 not in t.shape]) for uid, (salt, tensors) in content.items()}
+        return {uid: (salt, [t for t in tensors if 0 not in t.shape])
+                for uid, (salt, tensors) in content.items()}
 
     def more(self, case):
         """Files of paddle.save hold values that are no tensors, too."""
