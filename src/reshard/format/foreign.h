@@ -42,7 +42,7 @@ class ForeignMetadata {
 struct ExaminedFile {
   std::uint64_t size = 0;
   std::int64_t mtime_ns = 0;
-  Result<Bytes> found = Bytes();  ///< Of ForeignFormat::Examine, or why it could not be had.
+  Result<Bytes> found = Bytes();  ///< Of ForeignFormat::Examine, or an error that names the file.
 };
 
 /// Something wrong with the checkpoint that does not keep the rest from being read.

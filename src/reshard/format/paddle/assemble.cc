@@ -213,7 +213,7 @@ Status Assembler::AddPiece(const MetadataTensor& tensor, const Piece& piece, Chu
                             ? Error{ErrorCode::kInternal, "BAD_MESSAGE",
                                     "what was found in the file does not decode", false, false}
                             : examined_[place].found.error();
-    return tl::unexpected<Error>(error.WithContext(fmt::format("file '{}'", own_.files()[place])));
+    return tl::unexpected<Error>(error);
   }
   Known& known = *known_[place];
   RESHARD_TRY_ASSIGN(const std::vector<StoredRun> runs, Runs(tensor, piece, known));
@@ -333,8 +333,7 @@ void Assembler::AddNotes() {
     if (!keys.empty()) {
       const std::size_t shown = std::min(keys.size(), kShownKeys);
       notes_.push_back(fmt::format(
-          "file '{}' holds {} arrays that the metadata does not name: {}{}", own_.files()[i],
-          keys.size(),
+          "{}: the metadata does not name {} of its arrays: {}{}", own_.files()[i], keys.size(),
           fmt::join(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
           shown < keys.size() ? ", ..." : ""));
     }

@@ -136,8 +136,7 @@ Result<Assembled> AssembleSingle(const ForeignRef& ref, const PaddleMetadata& me
                                  std::span<const ExaminedFile> files) {
   const std::string& name = metadata.files()[0];
   if (!files[0].found.ok()) {
-    return tl::unexpected<Error>(
-        files[0].found.error().WithContext(fmt::format("file '{}'", name)));
+    return tl::unexpected<Error>(files[0].found.error());
   }
   RESHARD_TRY_ASSIGN(const DataFile file, DecodeDataFile(*files[0].found));
   CatalogInfo info;
