@@ -159,6 +159,14 @@ TEST(FlattenTest, PerRankValuesHoldNoTensors) {
   EXPECT_THAT(Flatten(static_cast<const Value&>(state)), FailsWith("PER_RANK_TENSOR"));
 }
 
+TEST(FlattenTest, RefusesIntegersBeyondInt64) {
+  Value state;
+  state["seeds"] = Value::List{1, std::uint64_t{1} << 63};
+  const auto flat = Flatten(static_cast<const Value&>(state));
+  ASSERT_THAT(flat, FailsWith("BAD_VALUE"));
+  EXPECT_THAT(flat.error().message, HasSubstr("['seeds'] holds an integer beyond 2^63 - 1"));
+}
+
 TEST(InsertAtPathTest, MakesContainersAndFillsGapsWithNull) {
   Value state;
   ASSERT_OK(InsertAtPath(state, {"a", ListIndex{2}, std::int64_t{7}}, "x"));

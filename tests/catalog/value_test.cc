@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <limits>
+#include <type_traits>
 
 namespace reshard {
 namespace {
@@ -37,6 +38,31 @@ TEST(ValueTest, SubscriptMakesMapsOnTheWay) {
   EXPECT_EQ(Value(1).Find("x"), nullptr);
   state["opt"]["lr"] = 0.25;  // no second entry
   EXPECT_EQ(state.Find("opt")->get_if<Value::Map>()->size(), 3U);
+}
+
+TEST(ValueTest, IsNotMadeOfPointers) {
+  static_assert(std::is_constructible_v<Value, bool>);
+  static_assert(!std::is_constructible_v<Value, float*>);
+  static_assert(!std::is_constructible_v<Value, const void*>);
+  static_assert(!std::is_constructible_v<Value, std::vector<bool>::reference>);
+  char text[] = "text";
+  EXPECT_EQ(Value(text).kind(), "string");
+}
+
+TEST(ValueTest, KeepsIntegersBeyondInt64Apart) {
+  EXPECT_EQ(Value(std::uint64_t{1} << 62).kind(), "int");
+  const Value large = std::uint64_t{1} << 63;
+  EXPECT_TRUE(large.is_too_large());
+  EXPECT_EQ(large.kind(), "too large");
+  EXPECT_EQ(large, Value(std::uint64_t{1} << 63));
+  EXPECT_FALSE(large == Value((std::uint64_t{1} << 63) + 1));
+}
+
+TEST(ValueDeathTest, SubscriptOfALeafNamesKeyAndKind) {
+  Value state;
+  state["lr"] = 0.5;
+  EXPECT_DEATH(state["lr"]["x"] = 1, "the key 'x' is asked of a Value of kind float");
+  EXPECT_DEATH(state["lr"][MapKey(std::int64_t{7})] = 1, "the key 7 is asked");
 }
 
 TEST(ValueTest, EqualityIsByKindAndValue) {

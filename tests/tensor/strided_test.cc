@@ -30,6 +30,10 @@ TEST(TensorViewTest, DenseViewsAreDense) {
   EXPECT_TRUE(IsDense(DenseView(SomeAddress(), DType::kFloat32, {2, 3})));
   EXPECT_TRUE(IsDense(DenseView(SomeAddress(), DType::kFloat32, {})));
   EXPECT_TRUE(IsDense(DenseView(nullptr, DType::kFloat32, {2, 0})));
+  const float values[6] = {};
+  EXPECT_TRUE(IsDense(ConstDenseView(values, DType::kFloat32, {2, 3})));
+  EXPECT_EQ(ConstDenseView(values, DType::kFloat32, {2, 3}).data,
+            reinterpret_cast<const std::byte*>(values));
 }
 
 TEST(TensorViewTest, DensityIgnoresStridesOfAxesWithOneStep) {

@@ -73,6 +73,11 @@ class Flattener {
                        fmt::format("the object {} is nested deeper than {} levels", ToString(path_),
                                    kMaxNesting));
     }
+    if (value.is_too_large()) {
+      return MakeError(ErrorCode::kInvalidArgument, "BAD_VALUE",
+                       fmt::format("{} holds an integer beyond 2^63 - 1; keep it as text or bytes",
+                                   ToString(path_)));
+    }
     if (const auto* list = value.get_if<Value::List>()) {
       for (const Value& item : *list) {
         RESHARD_TRY(CheckObject(item, depth + 1));

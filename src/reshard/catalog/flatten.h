@@ -49,7 +49,7 @@ using MutableFlatEntry = FlatEntryOf<Value>;
 /// The pointers stay valid while the state dict is not changed in structure.
 /// Errors: kInvalidArgument NOT_A_MAP, DUPLICATE_FLAT_KEY (names both paths; also a map inside an
 /// object with a key twice), NESTING (of the state dict or of an object), BAD_KEY (empty flat key,
-/// NUL), PER_RANK_TENSOR.
+/// NUL), BAD_VALUE (an integer beyond int64), PER_RANK_TENSOR.
 Result<std::vector<FlatEntry>> Flatten(const StateDict& state);
 Result<std::vector<MutableFlatEntry>> Flatten(StateDict& state);
 

@@ -1,5 +1,7 @@
 #include "reshard/catalog/value.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -50,17 +52,31 @@ PerRank& PerRank::operator=(const PerRank& other) {
 PerRank::~PerRank() = default;
 
 std::string_view Value::kind() const {
-  static constexpr std::array<std::string_view, 10> kNames = {
-      "null", "bool", "int", "float", "string", "bytes", "list", "map", "tensor", "per-rank"};
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "null", "bool", "int",    "float",    "string",   "bytes",
+      "list", "map",  "tensor", "per-rank", "too large"};
   return kNames[data_.index()];
 }
+
+namespace {
+
+std::string KeyText(const MapKey& key) {
+  const auto* text = std::get_if<std::string>(&key);
+  return text != nullptr ? fmt::format("'{}'", *text) : std::to_string(std::get<0>(key));
+}
+
+}  // namespace
 
 Value& Value::operator[](MapKey key) {
   if (is_null()) {
     data_ = Map();
   }
   Map* map = get_if<Map>();
-  RESHARD_CHECK(map != nullptr);
+  if (map == nullptr) {
+    CheckFailed(__FILE__, __LINE__,
+                fmt::format("the key {} is asked of a Value of kind {}, which is no map",
+                            KeyText(key), kind()));
+  }
   const auto at = std::find_if(map->begin(), map->end(),
                                [&key](const auto& entry) { return entry.first == key; });
   if (at != map->end()) {
@@ -120,6 +136,9 @@ bool operator==(const Value& a, const Value& b) {
   }
   if (const auto* bytes = a.get_if<Bytes>()) {
     return *bytes == *b.get_if<Bytes>();
+  }
+  if (const auto* number = std::get_if<Value::TooLarge>(&a.data_)) {
+    return *number == std::get<Value::TooLarge>(b.data_);
   }
   return true;
 }

@@ -4,13 +4,13 @@
 //
 // Thread-safety: plain values; a Value does not own tensor memory unless a shard's `owner` does.
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -96,9 +96,12 @@ class Value {
 
   Value() = default;  ///< null
 
-  Value(bool value) : data_(value) {}  // NOLINT: literals become values
+  /// Exactly bool: a pointer is no truth value.
+  template <std::same_as<bool> Bool>
+  Value(Bool value) : data_(value) {}  // NOLINT: literals become values
 
-  Value(double value) : data_(value) {}  // NOLINT
+  template <std::floating_point Float>
+  Value(Float value) : data_(static_cast<double>(value)) {}  // NOLINT
 
   Value(std::string value) : data_(std::move(value)) {}  // NOLINT
 
@@ -114,9 +117,17 @@ class Value {
 
   Value(PerRank value) : data_(std::move(value)) {}  // NOLINT
 
-  template <typename Int,
-            typename = std::enable_if_t<std::is_integral_v<Int> && !std::is_same_v<Int, bool>>>
-  Value(Int value) : data_(static_cast<std::int64_t>(value)) {}  // NOLINT
+  /// Integers are 64-bit and signed. A larger one is kept as kind "too large", which Flatten, and
+  /// so Save, refuses with its key: BAD_VALUE.
+  template <std::integral Int>
+
+  requires(!std::same_as<Int, bool>) Value(Int value) {  // NOLINT
+    if (std::in_range<std::int64_t>(value)) {
+      data_ = static_cast<std::int64_t>(value);
+    } else {
+      data_ = TooLarge{static_cast<std::uint64_t>(value)};
+    }
+  }
 
   /// The held value if it is a T: bool, std::int64_t, double, std::string, Bytes, List, Map,
   /// Tensor, PerRank; else null.
@@ -132,11 +143,17 @@ class Value {
 
   bool is_null() const { return data_.index() == 0; }
 
-  /// "null", "bool", "int", "float", "string", "bytes", "list", "map", "tensor", "per-rank".
+  /// Whether it was made of an integer beyond int64.
+  bool is_too_large() const { return std::holds_alternative<TooLarge>(data_); }
+
+  /// "null", "bool", "int", "float", "string", "bytes", "list", "map", "tensor", "per-rank",
+  /// "too large".
   std::string_view kind() const;
 
-  /// The entry of a map, made when missing; a null value becomes a map. A bug if it is another
-  /// kind.
+  /// The entry of a map, made when missing; a null value becomes a map. Another kind is a bug of
+  /// the caller: the program ends with a message that names the key and the kind.
+  /// Cost: linear in the size of the map. The reference is valid until the next entry is made in
+  /// this map.
   Value& operator[](MapKey key);
 
   Value& operator[](std::string_view key) { return (*this)[MapKey(std::string(key))]; }
@@ -158,8 +175,14 @@ class Value {
   friend bool operator==(const Value& a, const Value& b);
 
  private:
+  /// An integer beyond int64.
+  struct TooLarge {
+    std::uint64_t value = 0;
+    bool operator==(const TooLarge&) const = default;
+  };
+
   std::variant<std::monostate, bool, std::int64_t, double, std::string, Bytes, List, Map, Tensor,
-               PerRank>
+               PerRank, TooLarge>
       data_;
 };
 

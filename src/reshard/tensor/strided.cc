@@ -72,9 +72,13 @@ std::vector<std::int64_t> RowMajorStrides(std::span<const std::uint64_t> shape) 
   return StridesFrom(shape, 1);
 }
 
-TensorView DenseView(std::byte* data, DType dtype, Shape shape) {
+TensorView DenseView(void* data, DType dtype, Shape shape) {
   std::vector<std::int64_t> strides = RowMajorStrides(shape);
-  return {data, dtype, std::move(shape), std::move(strides)};
+  return {static_cast<std::byte*>(data), dtype, std::move(shape), std::move(strides)};
+}
+
+TensorView ConstDenseView(const void* data, DType dtype, Shape shape) {
+  return DenseView(const_cast<void*>(data), dtype, std::move(shape));
 }
 
 Status CheckView(const TensorView& view) {

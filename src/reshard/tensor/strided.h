@@ -30,7 +30,10 @@ struct TensorView {
 std::vector<std::int64_t> RowMajorStrides(std::span<const std::uint64_t> shape);
 
 /// A dense row-major view.
-TensorView DenseView(std::byte* data, DType dtype, Shape shape);
+TensorView DenseView(void* data, DType dtype, Shape shape);
+
+/// The same of memory that is only read: for Save. A load into it would write there.
+TensorView ConstDenseView(const void* data, DType dtype, Shape shape);
 
 /// Checks a view from a caller: ranks agree, CheckShape, sub-byte rules, null only when empty.
 /// Errors: kInvalidArgument BAD_VIEW, and those of CheckShape.
