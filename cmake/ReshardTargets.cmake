@@ -1,4 +1,4 @@
-# Compiler warnings, linked privately by every target of this project.
+# Compiler warnings and the like, linked privately by every target of this project.
 add_library(reshard_warnings INTERFACE)
 target_compile_options(reshard_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
                                                   -Woverloaded-virtual -Wimplicit-fallthrough)
@@ -7,6 +7,9 @@ target_compile_options(reshard_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-v
 target_compile_options(reshard_warnings INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
                            -Wno-stringop-overread -Wno-restrict>)
+
+# __FILE__ below the source folder: what is installed does not name the place of the build.
+target_compile_options(reshard_warnings INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 
 # The annotations of base/mutex.h.
 target_compile_options(reshard_warnings INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)

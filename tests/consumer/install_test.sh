@@ -1,6 +1,6 @@
 #!/bin/bash
 # One step of the install tests; `tree` comes first and makes the prefix that the others use.
-# Usage: install_test.sh STEP SCRATCH [SOURCE]   (environment: CMAKE, CXX, BUILD)
+# Usage: install_test.sh STEP SCRATCH [SOURCE]   (environment: CMAKE, CXX, BUILD, BUILD_TYPE, SOURCE_DIR)
 set -eu
 
 step=$1
@@ -39,12 +39,26 @@ case $step in
   tree)
     rm -rf "$prefix"
     "$CMAKE" --install "$BUILD" --prefix "$prefix"
-    # The tree may be moved: no file says where it was built or installed.
-    if grep -rIlF -e "$BUILD" -e "$prefix" "$prefix"; then
+    # The tree may be moved: no file says where it was built or installed. Debug information does.
+    binaries=
+    [ "$BUILD_TYPE" = Release ] || binaries=-I
+    if grep -rlF $binaries -e "$BUILD" -e "$prefix" -e "$SOURCE_DIR/src" "$prefix"; then
       fail "these files name the build or the prefix"
     fi
     ;;
   cmake) consumer ;;
+  components)
+    # What is missing is said by name.
+    for component in nothing $([ -d "$prefix/include/reshard/mpi" ] || echo mpi); do
+      echo 'cmake_minimum_required(VERSION 3.25)' >"$work/CMakeLists.txt"
+      echo "project(p LANGUAGES CXX)" >>"$work/CMakeLists.txt"
+      echo "find_package(reshard REQUIRED COMPONENTS $component)" >>"$work/CMakeLists.txt"
+      ! "$CMAKE" -S "$work" -B "$work/build" -DCMAKE_CXX_COMPILER="$CXX" \
+        -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || fail "component $component was found"
+      tr -s ' \n' ' ' <"$work/log" |
+        grep -qE "no component '$component'|was built without MPI" || fail "$(cat "$work/log")"
+    done
+    ;;
   cmake_mpi) consumer -DCONSUMER_MPI=ON ;;
   pkg_config) compile reshard ;;
   pkg_config_mpi) compile reshard_mpi ;;
@@ -65,6 +79,11 @@ case $step in
     run 3 >second
     [ "$(grep -c 'DIRECTORY_MISSING, saved$' first)" = 4 ] || fail "first run: $(cat first)"
     [ "$(grep -c 'resumed, saved$' second)" = 3 ] || fail "second run: $(cat second)"
+    # Damage must not make it start over: it says so, and saves nothing.
+    printf 'damage' | dd of=checkpoint/1.reshard bs=1 seek=100 conv=notrunc status=none
+    ! run 2 >third 2>&1 || fail "a damaged checkpoint was passed over"
+    grep -q 'CATALOG_CHECKSUM' third || fail "third run: $(cat third)"
+    [ ! -e checkpoint/2.reshard ] || fail "it saved over a damaged checkpoint"
     ;;
   headers)
     # Every installed header finds what it includes in the installed tree.
