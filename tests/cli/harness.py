@@ -35,7 +35,17 @@ class CommandTest(unittest.TestCase):
     def setUp(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="reshard-cli-"))
         self.dir.chmod(0o755)
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.addCleanup(self.remove)
+
+    def remove(self):
+        """Whatever the modes of the folders are."""
+        self.dir.chmod(0o700)
+        for folder, names, _ in os.walk(self.dir):
+            for name in names:
+                path = pathlib.Path(folder, name)
+                if not path.is_symlink():
+                    path.chmod(0o700)
+        shutil.rmtree(self.dir)
 
     def run_reshard(self, *arguments, as_nobody=False, **options):
         """Paths that begin with '/' are below the scratch directory."""

@@ -1,5 +1,5 @@
 // make_checkpoint DIR [ID [SALT [MIB]]]: saves the small checkpoint, under the next free id without
-// ID; with MIB one of about so many MiB instead.
+// ID; with MIB one of about so many MiB instead, with 0 one of an empty state dict.
 
 #include <fmt/format.h>
 
@@ -37,6 +37,13 @@ reshard::Result<reshard::SaveResult> SaveLarge(reshard::Storage& storage,
   return out;
 }
 
+reshard::Result<reshard::SaveResult> SaveEmpty(reshard::Storage& storage,
+                                               std::optional<std::uint64_t> id) {
+  reshard::SaveOptions options;
+  options.unique_id = id;
+  return reshard::Save(reshard::StateDict(), storage, *reshard::SingleProcessGroup(), options);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -54,8 +61,9 @@ int main(int argc, char** argv) {
   }
   const std::uint64_t salt = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 0;
   const std::uint64_t mib = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 0;
-  const auto saved =
-      mib > 0 ? SaveLarge(**storage, id, mib) : reshard::testing::SaveSmall(**storage, id, salt);
+  const auto saved = mib > 0    ? SaveLarge(**storage, id, mib)
+                     : argc > 4 ? SaveEmpty(**storage, id)
+                                : reshard::testing::SaveSmall(**storage, id, salt);
   if (!saved.ok()) {
     std::fprintf(stderr, "%s\n", saved.error().ToString().c_str());
     return 1;

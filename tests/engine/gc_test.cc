@@ -92,6 +92,36 @@ TEST_F(GcTest, KeepsTheNewestOverAllDirectories) {
   }
 }
 
+TEST_F(GcTest, VerifyCountsOnlyWhatIsWhole) {
+  for (const std::uint64_t id : {0, 1, 2}) {
+    ASSERT_OK(SaveSmall(runs_.At("run"), id));
+  }
+  ASSERT_OK_AND_ASSIGN(Bytes bytes, ReadWhole(runs_.At("run"), "0_2.safetensors"));
+  bytes[20'000] ^= std::byte{1};
+  Rewrite(runs_.At("run"), "0_2.safetensors", bytes);
+  GcOptions options;
+  ASSERT_OK_AND_ASSIGN(plan_, PlanGc(runs_.places(), options, now_));
+  EXPECT_THAT(Kept(), ElementsAre("run@2"));  // payload bytes are not read
+  options.verify = true;
+  ASSERT_OK_AND_ASSIGN(plan_, PlanGc(runs_.places(), options, now_));
+  EXPECT_THAT(Kept(), ElementsAre("run@1"));
+  EXPECT_THAT(plan_.notes, ElementsAre(HasSubstr("run@2 is not complete")));
+  ASSERT_EQ(plan_.items.size(), 1U);
+  EXPECT_EQ(plan_.items[0].unique_id, 0U);
+}
+
+TEST_F(GcTest, SaysThatThereIsNothing) {
+  runs_.At("run");
+  ASSERT_OK(Gc(1, now_));
+  EXPECT_THAT(plan_.notes, ElementsAre(HasSubstr("run holds no snapshot")));
+  Put(runs_.At("run/a"), "0.metadata");
+  ASSERT_OK(Gc(1, now_));
+  EXPECT_THAT(plan_.notes, ElementsAre(HasSubstr("run/a holds a checkpoint of another format")));
+  ASSERT_OK(SaveSmall(runs_.At("run/b"), 0));
+  ASSERT_OK(Gc(1, now_));
+  EXPECT_THAT(plan_.notes, IsEmpty());
+}
+
 TEST_F(GcTest, PlanningChangesNothing) {
   ASSERT_OK(SaveSmall(runs_.At("run"), 0));
   ASSERT_OK(SaveSmall(runs_.At("run"), 1));

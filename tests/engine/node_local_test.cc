@@ -200,7 +200,7 @@ TEST_F(NodeLocalTest, DamagedFileIsNamedWithItsReason) {
     const auto results = LoadOn(All(), 1);
     ExpectOneOutcome(results);
     ASSERT_THAT(results[0], FailsWith(reason));
-    EXPECT_THAT(results[0].error().message, HasSubstr("rank 2: 2_0.safetensors"));
+    EXPECT_THAT(results[0].error().message, HasSubstr("rank 2: disk2/2_0.safetensors"));
   };
   expect(ByteSpan(whole).first(whole.size() - 1), "FILE_SIZE");
   Bytes damaged = whole;

@@ -222,6 +222,52 @@ TEST(RaceTest, PathThatCannotBeMadeIsOneErrorOnAllRanks) {
   });
 }
 
+TEST(RaceTest, LoadTakesASnapshotsNameAsTheCommandLineDoes) {
+  const Scratch scratch;
+  const std::string path = scratch.path() + "/run";
+  RunRanks(2, [&](ProcessGroup& group) {
+    const auto version_of = [&](const std::string& name,
+                                const LoadOptions& options) -> Result<int> {
+      StateDict state;
+      state["version"] = -1;
+      RESHARD_TRY(Load(state, name, group, options));
+      return static_cast<int>(*state.Find("version")->get_if<std::int64_t>());
+    };
+    const auto save = [&](int version, const std::string& name) {
+      StateDict state;
+      state["version"] = version;
+      SaveOptions options;
+      options.unique_id = static_cast<std::uint64_t>(version);
+      ASSERT_OK(Save(state, name, group, options));
+    };
+    LoadOptions same;
+    same.unique_id = 3;
+    LoadOptions other;
+    other.unique_id = 4;
+    save(3, path);
+    save(4, path);
+    EXPECT_EQ(*version_of(path + "@3", {}), 3);
+    EXPECT_EQ(*version_of(path + "@3", same), 3);
+    EXPECT_THAT(version_of(path + "@3", other), FailsWith("DIRECTORY_MISSING"));
+    EXPECT_THAT(version_of(path + "@03", {}), FailsWith("DIRECTORY_MISSING"));
+    EXPECT_THAT(version_of(path + "@5", {}), FailsWith("NO_SNAPSHOT"));
+    save(7, path + "@3");  // a directory of that very name wins
+    EXPECT_EQ(*version_of(path + "@3", {}), 7);
+  });
+}
+
+TEST(RaceTest, ARefusedStateLeavesNoDirectory) {
+  const Scratch scratch;
+  const std::string path = scratch.path() + "/run";
+  RunRanks(2, [&](ProcessGroup& group) {
+    StateDict state;
+    state["version"] = group.rank();  // differs, and is not per-rank
+    EXPECT_THAT(Save(state, path, group), FailsWith("OBJECT_MISMATCH"));
+  });
+  const auto storage = OpenPosixStorage(path);
+  EXPECT_THAT(storage, FailsWith("DIRECTORY_MISSING"));
+}
+
 /// A small file system of its own, in memory; needs root.
 class Tmpfs {
  public:

@@ -197,6 +197,27 @@ TEST_F(VerifyTest, StraysAreNotesNotFaults) {
   EXPECT_THAT(report.notes, ElementsAre(HasSubstr("7_0.a3.safetensors")));
 }
 
+TEST_F(VerifyTest, SaysThatACommitRecordIsMissing) {
+  ASSERT_OK(SaveSmall(*storage_, 3));
+  ASSERT_OK(storage_->Remove("3.reshard"));
+  ASSERT_OK_AND_ASSIGN(const VerifyReport report, Verify(*storage_));
+  EXPECT_TRUE(report.whole());
+  EXPECT_THAT(report.notes, ElementsAre(::testing::StartsWith(
+                                "2 data file(s) of snapshot 3, but not its commit record "
+                                "3.reshard")));
+}
+
+TEST_F(VerifyTest, NamesTheNewestThatIsWhole) {
+  ASSERT_OK(SaveSmall(*storage_, 3));
+  Flip(PlaceOf("model.w", 0).first, 20'000);
+  ASSERT_OK_AND_ASSIGN(const VerifyReport report, Verify(*storage_));
+  EXPECT_EQ(report.newest_whole(), 3U);
+  VerifyOptions options;
+  options.unique_id = 0;
+  ASSERT_OK_AND_ASSIGN(const VerifyReport damaged, Verify(*storage_, options));
+  EXPECT_EQ(damaged.newest_whole(), std::nullopt);
+}
+
 TEST_F(VerifyTest, AReadErrorIsNotDamage) {
   const auto [file, at] = PlaceOf("model.w", 0);
   bool done = false;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 
 #include "reshard/storage/staging_buffer.h"
@@ -198,6 +199,10 @@ TEST(PosixOpenTest, MissingWrongAndCreatedDirectories) {
   EXPECT_THAT(OpenPosixStorage(folder.path() + "/file"), FailsWith("NOT_A_DIRECTORY"));
   EXPECT_THAT(OpenPosixStorage(folder.path() + "/file/x", {.create = true}),
               FailsWith("NOT_A_DIRECTORY"));
+  std::filesystem::create_symlink(folder.path() + "/nothing", folder.path() + "/dangling");
+  const auto dangling = OpenPosixStorage(folder.path() + "/dangling", {.create = true});
+  ASSERT_THAT(dangling, FailsWith("CREATE"));
+  EXPECT_THAT(dangling.error().message, ::testing::HasSubstr("cannot make directory "));
   EXPECT_THAT(OpenPosixStorage(""), FailsWith("NOT_A_DIRECTORY"));
   ASSERT_EQ(::symlink("a", (folder.path() + "/link").c_str()), 0);
   EXPECT_OK(OpenPosixStorage(folder.path() + "/link"));

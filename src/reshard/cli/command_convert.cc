@@ -82,7 +82,7 @@ class ConvertCommand final : public Command {
           "the rows over eight files"},
          {"reshard convert run7/ckpt params --to native --include 'model.*'", "the weights only"}},
         "the checkpoint was written; with --dry-run: it could be",
-        "there is no such snapshot, or it is damaged",
+        "there is no such snapshot, it is damaged, or no key matches",
         "DST holds a checkpoint already, could not read or write, or wrong usage"};
     return command_text;
   }

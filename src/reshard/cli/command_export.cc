@@ -40,7 +40,7 @@ Error NoSuchKey(const Catalog& catalog, const std::string& path, const std::stri
   const std::string key = text.substr(0, text.find('['));
   const auto [first, last] = catalog.FindObjects(key);
   if (first < last) {
-    return {ErrorCode::kInvalidArgument, "NO_SUCH_KEY",
+    return {ErrorCode::kNotFound, "NO_SUCH_KEY",
             fmt::format("'{}' is no tensor but an object\n`reshard ls {} '{}'` shows its value",
                         Printable(key), Printable(path), Printable(key))};
   }
@@ -49,7 +49,7 @@ Error NoSuchKey(const Catalog& catalog, const std::string& path, const std::stri
     keys.emplace_back(catalog.key(tensor));
   }
   const std::optional<std::string> near = Nearest(key, keys);
-  return {ErrorCode::kInvalidArgument, "NO_SUCH_KEY",
+  return {ErrorCode::kNotFound, "NO_SUCH_KEY",
           fmt::format("{} has no tensor '{}'\n{}", Printable(path), Printable(text),
                       near ? fmt::format("did you mean '{}'?", Printable(*near))
                            : fmt::format("`reshard ls {}` lists the keys", Printable(path)))};
@@ -154,8 +154,8 @@ class ExportCommand final : public Command {
          {"reshard export run7/ckpt@3 'model.emb[-1]' -o - | sha256sum",
           "the last row, to a program"}},
         "the file was written",
-        "there is no such snapshot, or bytes that are needed are damaged or missing",
-        "no such tensor, a slice that does not fit, could not read or write, or wrong usage"};
+        "there is no such snapshot or tensor, or bytes that are needed are damaged or missing",
+        "a slice that does not fit, could not read or write, or wrong usage"};
     return command_text;
   }
 

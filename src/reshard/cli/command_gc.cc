@@ -4,6 +4,7 @@
 
 #include "reshard/cli/json.h"
 #include "reshard/cli/open_path.h"
+#include "reshard/cli/progress_bar.h"
 #include "reshard/cli/text.h"
 #include "reshard/engine/gc.h"
 
@@ -15,6 +16,7 @@ struct GcCommandOptions {
   std::uint64_t keep = 0;
   std::string older_than = "1d";
   bool dry_run = false;
+  bool verify = false;
   bool json = false;
 };
 
@@ -29,7 +31,7 @@ std::vector<std::string> FilesOf(const GcItem& item) {
 /// Whether the item belongs in the listing: planned, or really removed.
 bool Counts(const GcItem& item, bool dry_run) { return dry_run || item.removed; }
 
-Json ToJson(const GcCommandOptions& options, const GcPlan& plan) {
+Json ToJson(const GcCommandOptions& options, const GcPlan& plan, const Status& status) {
   Json kept = Json::array();
   for (const SnapshotRef& snapshot : plan.kept) {
     kept.push_back({{"path", snapshot.path}, {"unique_id", snapshot.unique_id}});
@@ -47,9 +49,13 @@ Json ToJson(const GcCommandOptions& options, const GcPlan& plan) {
                          {"bytes", item.bytes}});
     }
   }
-  return {{"path", options.directory}, {"dry_run", options.dry_run},    {"keep", options.keep},
-          {"kept", std::move(kept)},   {"removed", std::move(removed)}, {"bytes", bytes},
-          {"notes", plan.notes}};
+  Json out = {{"path", options.directory}, {"dry_run", options.dry_run},    {"keep", options.keep},
+              {"kept", std::move(kept)},   {"removed", std::move(removed)}, {"bytes", bytes},
+              {"notes", plan.notes}};
+  if (!status.ok()) {
+    out["error"] = cli::ToJson(status.error());
+  }
+  return out;
 }
 
 std::string ToText(const GcCommandOptions& options, const GcPlan& plan) {
@@ -85,9 +91,14 @@ class GcCommand final : public Command {
          "their save changed for a while and no save holds its lock.",
          "The newest complete snapshot and a save at work are never touched, nor any file whose "
          "name is not one of the native format. A crash at any moment leaves whole snapshots, and "
-         "the next gc goes on. Directories that become empty are removed; DIR stays."},
+         "the next gc goes on. Directories that become empty are removed; DIR stays.",
+         "Complete means, as for `reshard latest`, that every file is there with its size and "
+         "head; "
+         "the tensors' bytes are not read. With --verify the snapshots that are kept are read "
+         "whole, and a damaged one is kept but not counted."},
         {{"reshard gc run7 --keep 3 --dry-run", "what would go"},
          {"reshard gc run7 --keep 3", "after each save, in a job script"},
+         {"reshard gc run7 --keep 1 --verify", "keep one that was read whole"},
          {"reshard gc run7 --keep 3 --older-than 1h", "leftovers go after one hour already"}},
         "done, also when there was nothing to do",
         "never",
@@ -105,6 +116,7 @@ class GcCommand final : public Command {
     app.add_option("--older-than", options_.older_than,
                    "Age at which leftovers of dead saves go: 90s, 30m, 12h, 1d, 2w (default: 1d)")
         ->type_name("AGE");
+    app.add_flag("--verify", options_.verify, "Count only snapshots whose bytes are all whole");
     app.add_flag("--dry-run", options_.dry_run, "Say what would be removed, and remove nothing");
     app.add_flag("--json", options_.json, "Print one line of JSON");
   }
@@ -113,8 +125,8 @@ class GcCommand final : public Command {
     RESHARD_TRY_ASSIGN(const std::chrono::seconds age, ParseDuration(options_.older_than));
     RESHARD_TRY(CheckDirectory(options_.directory));
     GcPlan plan;
-    const Status status = Collect(age, plan);
-    console.Out(options_.json ? Line(ToJson(options_, plan)) : ToText(options_, plan));
+    const Status status = Collect(age, console, plan);
+    console.Out(options_.json ? Line(ToJson(options_, plan, status)) : ToText(options_, plan));
     for (const std::string& note : plan.notes) {
       console.Message("note: " + Printable(note));
     }
@@ -127,10 +139,25 @@ class GcCommand final : public Command {
   }
 
  private:
-  Status Collect(std::chrono::seconds age, GcPlan& plan) const {
+  Status Collect(std::chrono::seconds age, const Console& console, GcPlan& plan) const {
     RESHARD_TRY_ASSIGN(const Places places, FindPlaces(options_.directory));
-    RESHARD_TRY_ASSIGN(plan, PlanGc(places, {options_.keep, age}, SystemClock()));
+    RESHARD_TRY_ASSIGN(plan, Plan(places, age, console));
     return options_.dry_run ? OkStatus() : RunGc(places, plan);
+  }
+
+  Result<GcPlan> Plan(const Places& places, std::chrono::seconds age,
+                      const Console& console) const {
+    const SystemClock clock;
+    ProgressBar bar(console, clock, "verify");
+    GcOptions gc;
+    gc.keep = options_.keep;
+    gc.older_than = age;
+    gc.verify = options_.verify;
+    gc.progress = [&bar](const Progress& progress) {
+      bar.Update(progress);
+      return OkStatus();
+    };
+    return PlanGc(places, gc, clock);
   }
 
   GcCommandOptions options_;

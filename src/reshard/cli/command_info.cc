@@ -1,7 +1,6 @@
 #include "reshard/cli/command_info.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -10,9 +9,13 @@
 #include "reshard/cli/open_path.h"
 #include "reshard/cli/text.h"
 #include "reshard/engine/complete.h"
+#include "reshard/engine/snapshot.h"
 
 namespace reshard::cli {
 namespace {
+
+/// Most ids that are listed.
+constexpr std::size_t kMostIds = 6;
 
 struct InfoOptions {
   std::string path;
@@ -92,6 +95,17 @@ Json ToJson(const std::string& path, const Summary& s) {
           {"problem", s.problem ? cli::ToJson(*s.problem) : Json(nullptr)}};
 }
 
+/// "7, the only one", "1 of 0, 1, 3", "119, the newest of 120".
+std::string SnapshotText(const Summary& s) {
+  const std::uint64_t id = s.info.unique_id;
+  if (s.ids.size() == 1) {
+    return fmt::format("{}, the only one", id);
+  }
+  return s.ids.size() > kMostIds && id == s.ids.back()
+             ? fmt::format("{}, the newest of {}", id, s.ids.size())
+             : fmt::format("{} of {}", id, IdsText(s.ids));
+}
+
 std::string ToText(const std::string& path, const Summary& s) {
   std::string out;
   const auto line = [&out](std::string_view name, std::string_view value) {
@@ -99,9 +113,7 @@ std::string ToText(const std::string& path, const Summary& s) {
   };
   line("checkpoint", Printable(path));
   line("format", Printable(s.info.format));
-  line("snapshot", s.ids.size() == 1
-                       ? fmt::format("{}, the only one", s.info.unique_id)
-                       : fmt::format("{} of {}", s.info.unique_id, fmt::join(s.ids, ", ")));
+  line("snapshot", SnapshotText(s));
   if (s.info.kind == CatalogKind::kSnapshot) {
     line("saved by", fmt::format("{}, coordinator rank {}", Count(s.info.world_size, "rank"),
                                  s.info.coordinator_rank));

@@ -46,13 +46,14 @@ class LatestCommand final : public Command {
          "other command takes it (PATH, or PATH@ID where the directory holds several snapshots). "
          "Newest goes by the numbers in folder names, compared as numbers (step-9 before step-10), "
          "then by snapshot id; never by time. Complete means that the catalog is whole and every "
-         "data file is there with the size and head that it records. A newer one that is not "
-         "complete is passed over with a warning.",
+         "data file is there with the size and head that it records; the tensors' bytes are not "
+         "read: `reshard verify` does that. A newer one that is not complete is passed over with a "
+         "warning.",
          "If anything cannot be read on the way, it exits with 2 and prints nothing, so that a job "
          "never starts from an old checkpoint, or from scratch, because of a disk that hangs. "
          "Directories whose names begin with '.', lost+found, and symlinks are not entered."},
         {{"reshard latest run7", "the checkpoint to resume from"},
-         {"ckpt=$(reshard latest run7) || [ $? -eq 1 ] || exit 2",
+         {"mkdir -p run7; ckpt=$(reshard latest run7) || [ $? -eq 1 ] || exit 2",
           "in a job script: empty when there is none yet, stop when that could not be found out"},
          {"reshard latest --json run7", "with what was passed over"}},
         "printed",

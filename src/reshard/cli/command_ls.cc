@@ -1,6 +1,7 @@
 #include "reshard/cli/command_ls.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <set>
 
@@ -196,7 +197,9 @@ class LsCommand final : public Command {
       Print(catalog, tensors, objects, console);
     }
     if (tensors.empty() && objects.empty() && !options_.patterns.empty()) {
-      console.Message("nothing matches; `reshard ls` without a pattern lists all keys");
+      console.Message(fmt::format(
+          "nothing in {0} matches '{1}'; `reshard ls {0}` lists all keys", Printable(options_.path),
+          Printable(fmt::format("{}", fmt::join(options_.patterns, "', '")))));
       return ExitCode::kNo;
     }
     return ExitCode::kYes;
@@ -206,6 +209,10 @@ class LsCommand final : public Command {
   void Print(const Catalog& catalog, const std::vector<TensorId>& tensors,
              const std::vector<ObjectRow>& objects, Console& console) const {
     const std::size_t columns = console.out_columns();
+    if (catalog.num_tensors() == 0 && objects.empty() && options_.patterns.empty()) {
+      console.Out("no tensors\n");
+      return;
+    }
     if (options_.chunks) {
       console.Out(ChunksToText(catalog, tensors, columns));
       return;

@@ -103,7 +103,7 @@ class VerifyCommand final : public Command {
          {"reshard verify --key 'opt.*' run7/ckpt", "only the blocks that hold these tensors"},
          {"reshard verify --json run7/ckpt | jq '.snapshots[].faults[].file'", "damaged files"}},
         "everything that was checked is whole",
-        "something is damaged or missing, or there is no snapshot",
+        "something is damaged or missing, or there is no snapshot, or no key matches",
         "something could not be read, or wrong usage"};
     return command_text;
   }
@@ -139,16 +139,31 @@ class VerifyCommand final : public Command {
     if (report.whole()) {
       return ExitCode::kYes;
     }
-    console.Message(
-        report.damaged()
-            ? "load a snapshot that is whole (`reshard latest`), or restore the damaged "
-              "files from a copy"
-            : "nothing is known to be damaged, but not everything could be read: mend "
-              "that and verify again");
+    console.Message(report.damaged()
+                        ? WhatToDo(opened, report)
+                        : "nothing is known to be damaged, but not everything could be read: mend "
+                          "that and verify again");
     return report.damaged() ? ExitCode::kNo : ExitCode::kFailed;
   }
 
  private:
+  std::string WhatToDo(const OpenedPath& opened, const VerifyReport& report) const {
+    const std::string path = Printable(opened.argument.path);
+    const std::string restore = "or restore the damaged files from a copy";
+    if (const auto whole = report.newest_whole()) {
+      return fmt::format("{}@{} is the newest that is whole{}: load that, {}", path, *whole,
+                         options_.keys.empty() ? "" : " in what was checked", restore);
+    }
+    if (report.snapshots.size() < opened.list.ids.size()) {
+      return fmt::format(
+          "`reshard verify {}` checks the other snapshots too: load one that is "
+          "whole, {}",
+          path, restore);
+    }
+    return fmt::format("none of the snapshots in {} is whole: load one from another directory, {}",
+                       path, restore);
+  }
+
   Result<VerifyReport> Check(const OpenedPath& opened, const Console& console) const {
     const SystemClock clock;
     ProgressBar bar(console, clock, "verify");

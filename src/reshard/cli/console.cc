@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "reshard/cli/json.h"
 #include "reshard/cli/text.h"
 
 namespace reshard::cli {
@@ -22,6 +23,7 @@ Console::Console() : err_is_terminal_(::isatty(STDERR_FILENO) == 1) {
 }
 
 void Console::Out(std::string_view text) {
+  printed_ = true;
   failed_ = std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || failed_;
 }
 
@@ -32,6 +34,9 @@ void Console::Message(std::string_view text) {
 }
 
 void Console::Failure(const Error& error) {
+  if (json_ && !printed_) {
+    Out(Line({{"error", ToJson(error)}}));
+  }
   const std::string_view text = error.message;
   const std::size_t cut = text.rfind('\n');
   Message("error: " + Printable(text.substr(0, cut)));

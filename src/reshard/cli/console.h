@@ -16,6 +16,9 @@ class Console {
   /// Looks at what the streams are.
   Console();
 
+  /// Whether the command was asked for --json: then a failure is printed as JSON too.
+  void set_json(bool json) { json_ = json; }
+
   /// Writes to stdout.
   void Out(std::string_view text);
 
@@ -23,7 +26,8 @@ class Console {
   void Message(std::string_view text);
 
   /// Says what went wrong and, in the last line, what to do: the last line of the error's message
-  /// when it has several, otherwise advice by its code.
+  /// when it has several, otherwise advice by its code. With --json, {"error":...} also goes to
+  /// stdout, unless the results went there already.
   void Failure(const Error& error);
 
   /// Columns of the terminal that stdout is, 0 when it is none.
@@ -38,6 +42,8 @@ class Console {
  private:
   std::size_t out_columns_ = 0;
   bool err_is_terminal_ = false;
+  bool json_ = false;
+  bool printed_ = false;
   bool failed_ = false;
 };
 

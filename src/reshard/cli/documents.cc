@@ -52,7 +52,7 @@ std::vector<OptionRow> RowsOf(const CLI::App& app) {
       for (const std::string& name : option->get_lnames()) {
         row.names.push_back("--" + name);
       }
-      row.value = option->get_items_expected_max() == 0 ? "" : option->get_type_name();
+      row.value = option->get_items_expected_max() == 0 ? "" : ValueName(*option);
     }
     rows.push_back(std::move(row));
   }
@@ -145,6 +145,11 @@ std::string SeeAlso(const CommandTable& commands) {
 }
 
 }  // namespace
+
+std::string ValueName(const CLI::Option& option) {
+  const std::string name = option.get_type_name();
+  return name.substr(0, name.find(':'));
+}
 
 std::string UsageLine(const BoundCommand& command) { return "usage: " + Synopsis(command); }
 

@@ -24,6 +24,9 @@ std::string ProgramHelp(const CommandTable& commands);
 /// `reshard COMMAND --help`.
 std::string CommandHelp(const BoundCommand& bound);
 
+/// "N": how the value of an option is called, without what CLI11 adds about its checks.
+std::string ValueName(const CLI::Option& option);
+
 /// "usage: reshard ls [OPTIONS] PATH [PATTERN...]".
 std::string UsageLine(const BoundCommand& command);
 

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
+#include <algorithm>
 #include <filesystem>
 
 #include "reshard/cli/text.h"
 #include "reshard/engine/places.h"
+#include "reshard/engine/snapshot.h"
 #include "reshard/format/native/names.h"
-#include "reshard/storage/posix_path.h"
 #include "reshard/storage/posix_storage.h"
 
 namespace reshard::cli {
@@ -55,6 +55,14 @@ std::string SuggestPath(const std::string& text) {
 }
 
 Error NoSuchPath(const std::string& path) {
+  const std::size_t at = path.rfind('@');
+  if (at != std::string::npos && at > 0 && Exists(path.substr(0, at))) {
+    return {ErrorCode::kInvalidArgument, "NO_SUCH_PATH",
+            fmt::format("{}: '{}' is no snapshot id\nthe id must be a number, without leading "
+                        "zeros: `reshard info {}` lists them",
+                        Printable(path), Printable(path.substr(at + 1)),
+                        Printable(path.substr(0, at)))};
+  }
   return {ErrorCode::kInvalidArgument, "NO_SUCH_PATH",
           fmt::format("{}: no such directory\n{}", Printable(path), SuggestPath(path))};
 }
@@ -120,7 +128,30 @@ Error NoSnapshot(const std::string& path, const CheckpointList& list) {
 Error NoSuchId(const std::string& path, std::uint64_t id, const CheckpointList& list) {
   return {ErrorCode::kNotFound, "NO_SNAPSHOT",
           fmt::format("{}: no snapshot {} in it\nit holds {}: write {}@{}", Printable(path), id,
-                      fmt::join(list.ids, ", "), Printable(path), list.ids.back())};
+                      IdsText(list.ids), Printable(path), list.ids.back())};
+}
+
+Error EmptyPath() {
+  return {ErrorCode::kInvalidArgument, "NO_SUCH_PATH",
+          "the path is empty\nname a checkpoint directory; is a variable of a script not set?"};
+}
+
+/// Data files of a snapshot that has no commit record.
+std::optional<Error> LostRecord(const std::string& path, Storage& storage) {
+  const Result<DirectoryView> view = ViewDirectory(storage);
+  if (!view.ok()) {
+    return std::nullopt;
+  }
+  for (auto at = view->ids.rbegin(); at != view->ids.rend(); ++at) {
+    if (at->second.last_attempt && !at->second.committed) {
+      return Error{ErrorCode::kNotFound, "NO_SNAPSHOT",
+                   fmt::format("{}: no checkpoint, but files of snapshot {} without its commit "
+                               "record {}\nthe save did not finish, or the record was lost: "
+                               "restore it from a copy, and do not run gc before you know",
+                               Printable(path), at->first, native::CatalogName(at->first))};
+    }
+  }
+  return std::nullopt;
 }
 
 Error Explain(Error error, const std::string& path) {
@@ -132,22 +163,26 @@ Error Explain(Error error, const std::string& path) {
 
 }  // namespace
 
-PathArgument ParsePath(const std::string& text) {
-  const std::size_t at = text.rfind('@');
-  if (at == std::string::npos || at == 0 || Exists(text)) {
-    return {text, std::nullopt};
+Result<OpenedCheckpoint> OpenedPath::Read() const {
+  Result<OpenedCheckpoint> opened = ReadCheckpoint(*storage, unique_id());
+  if (!opened.ok() && opened.error().code == ErrorCode::kCorruption) {
+    opened.error().message += fmt::format(
+        "\n`reshard verify {}` lists every fault of its snapshots; load one that is "
+        "whole, or restore from a copy",
+        Printable(argument.path));
   }
-  const std::string digits = text.substr(at + 1);
-  std::uint64_t id = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
-  const bool canonical = error == std::errc() && end == digits.data() + digits.size() &&
-                         (digits.size() == 1 || digits[0] != '0');
-  return canonical ? PathArgument{text.substr(0, at), id} : PathArgument{text, std::nullopt};
+  return opened;
 }
 
-Result<OpenedCheckpoint> OpenedPath::Read() const { return ReadCheckpoint(*storage, unique_id()); }
-
 Status CheckDirectory(const std::string& path) {
+  if (path.empty()) {
+    return tl::unexpected<Error>(EmptyPath());
+  }
+  if (const PathArgument argument = ParsePath(path); argument.unique_id) {
+    return MakeError(ErrorCode::kInvalidArgument, "USAGE",
+                     fmt::format("{}: this command takes a directory, without @ID\nwrite {}",
+                                 Printable(path), Printable(argument.path)));
+  }
   Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path);
   if (!storage.ok()) {
     return tl::unexpected<Error>(Explain(std::move(storage).error(), path));
@@ -156,6 +191,9 @@ Status CheckDirectory(const std::string& path) {
 }
 
 Result<OpenedPath> OpenCheckpoint(const std::string& text) {
+  if (text.empty()) {
+    return tl::unexpected<Error>(EmptyPath());
+  }
   OpenedPath out;
   out.argument = ParsePath(text);
   const std::string& path = out.argument.path;
@@ -171,6 +209,9 @@ Result<OpenedPath> OpenCheckpoint(const std::string& text) {
     return tl::unexpected<Error>(NotADirectory(path));
   }
   if (out.list.empty()) {
+    if (auto lost = LostRecord(path, *out.storage)) {
+      return tl::unexpected<Error>(std::move(*lost));
+    }
     return tl::unexpected<Error>(NoSnapshot(path, out.list));
   }
   if (out.argument.unique_id && !out.list.Has(*out.argument.unique_id)) {

@@ -11,18 +11,10 @@
 #include "reshard/base/result.h"
 #include "reshard/cli/console.h"
 #include "reshard/engine/checkpoint.h"
+#include "reshard/storage/posix_path.h"
 #include "reshard/storage/storage.h"
 
 namespace reshard::cli {
-
-/// A parsed argument.
-struct PathArgument {
-  std::string path;
-  std::optional<std::uint64_t> unique_id;
-};
-
-/// PATH@ID when ID is a canonical decimal and nothing exists under the literal name.
-PathArgument ParsePath(const std::string& text);
 
 /// An open checkpoint: a directory, or a file of another framework that is one.
 struct OpenedPath {
@@ -45,7 +37,8 @@ Result<OpenedPath> OpenCheckpoint(const std::string& text);
 /// Says on stderr what of a checkpoint cannot be read, and what else a user should know of it.
 void ReportFaults(const OpenedCheckpoint& checkpoint, const std::string& path, Console& console);
 
-/// Checks that a directory argument exists, with suggestions. Errors: as OpenCheckpoint.
+/// Checks that a directory argument exists, with suggestions. Errors: as OpenCheckpoint; USAGE of
+/// PATH@ID.
 Status CheckDirectory(const std::string& path);
 
 }  // namespace reshard::cli

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -72,6 +73,14 @@ tl::unexpected<Error> BadOptions(const BoundCommand& bound, const Arguments& arg
     }
   }
   std::string line = Printable(what);
+  for (const CLI::Option* option : bound.app->get_options()) {
+    const std::string type = option->get_type_name();
+    const std::size_t at =
+        type.find(':') == std::string::npos ? std::string::npos : line.find(type);
+    if (at != std::string::npos) {
+      line.replace(at, type.size(), ValueName(*option));
+    }
+  }
   return UsageError(
       fmt::format("{}: {}", bound.command->text().name, line),
       fmt::format("{}; see `reshard {} --help`", UsageLine(bound), bound.command->text().name));
@@ -164,7 +173,9 @@ Result<ExitCode> Dispatch(Arguments arguments, Console& console) {
 }  // namespace
 
 ExitCode RunProgram(int argc, const char* const* argv, Console& console) {
-  Result<ExitCode> code = Dispatch(Arguments(argv + std::min(argc, 1), argv + argc), console);
+  Arguments arguments(argv + std::min(argc, 1), argv + argc);
+  console.set_json(std::find(arguments.begin(), arguments.end(), "--json") != arguments.end());
+  Result<ExitCode> code = Dispatch(std::move(arguments), console);
   if (!code.ok()) {
     console.Failure(code.error());
     code = ExitCodeOf(code.error().code);

@@ -6,6 +6,7 @@
 
 #include "reshard/codec/crc64.h"
 #include "reshard/engine/data_file_opener.h"
+#include "reshard/engine/snapshot.h"
 
 namespace reshard {
 namespace {
@@ -176,8 +177,8 @@ Status BlockReader::CheckBlock(std::uint32_t file, ByteRange window, std::uint64
       fmt::format(
           "{}: bytes [{}, {}), which hold a part of tensor '{}', have checksum {:016x}, the "
           "catalog says {:016x}; {}",
-          entry.name, window.offset, window.end(), catalog_.key(tensor), found, expected,
-          DamageAdvice(catalog_)));
+          PlaceOf(storage_, entry.name), window.offset, window.end(), catalog_.key(tensor), found,
+          expected, DamageAdvice(catalog_)));
   error.value().data_loss = true;
   return error;
 }

@@ -1,7 +1,6 @@
 #include "reshard/engine/checkpoint.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -45,9 +44,9 @@ Result<OpenedCheckpoint> ReadCheckpoint(Storage& storage, std::optional<std::uin
   if (list.empty() || (unique_id && !list.Has(*unique_id))) {
     return MakeError(
         ErrorCode::kNotFound, "NO_SNAPSHOT",
-        list.empty() ? fmt::format("{} holds no checkpoint", storage.description())
+        list.empty() ? fmt::format("{} holds no checkpoint; check the path", storage.description())
                      : fmt::format("{} holds no snapshot {}; it holds {}", storage.description(),
-                                   *unique_id, fmt::join(list.ids, ", ")));
+                                   *unique_id, IdsText(list.ids)));
   }
   const std::uint64_t id = unique_id.value_or(list.ids.back());
   if (list.native()) {

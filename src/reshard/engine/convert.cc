@@ -93,7 +93,7 @@ class Converter {
 
   Status ChooseRanks() {
     if (selection_.tensors.empty() && selection_.objects.empty()) {
-      return MakeError(ErrorCode::kInvalidArgument, "NO_SUCH_KEY",
+      return MakeError(ErrorCode::kNotFound, "NO_SUCH_KEY",
                        fmt::format("nothing to convert: no key of {} is selected",
                                    source_.storage.description()));
     }

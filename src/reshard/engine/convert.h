@@ -72,10 +72,10 @@ struct ConvertReport {
 ///         description of its shards.
 /// Cost: reads the source once, but for tensors that it stores column-major, whose blocks are read
 ///       again for every buffer that they have a part in.
-/// Errors: kInvalidArgument NO_SUCH_KEY (nothing is selected), SAME_DIRECTORY, MEMORY_TOO_SMALL,
-///         MISSING_PER_RANK (another number of ranks than there are per-rank values); kCorruption
-///         SOURCE_FAULTS (lists them), TENSOR_DIGEST, PATH_CONFLICT and those of reading;
-///         kAlreadyExists SNAPSHOT_EXISTS; those of Save.
+/// Errors: kNotFound NO_SUCH_KEY (nothing is selected); kInvalidArgument SAME_DIRECTORY,
+///         MEMORY_TOO_SMALL, MISSING_PER_RANK (another number of ranks than there are per-rank
+///         values); kCorruption SOURCE_FAULTS (lists them), TENSOR_DIGEST, PATH_CONFLICT and those
+///         of reading; kAlreadyExists SNAPSHOT_EXISTS; those of Save.
 /// Collective: no; it makes threads of its own.
 Result<ConvertReport> Convert(const ConvertSource& source, Storage& destination,
                               const ConvertOptions& options = {});

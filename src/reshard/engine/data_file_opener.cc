@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "reshard/codec/crc64.h"
+#include "reshard/engine/snapshot.h"
 #include "reshard/format/native/data_file.h"
 #include "reshard/format/paddle/data_file.h"
 
@@ -40,7 +41,7 @@ class DecodedObject final : public ReadableObject {
   std::unique_ptr<ByteSource> decoded_;  // reads from file_
 };
 
-Status CheckHead(ReadableObject& object, const FileEntry& file) {
+Status CheckHead(ReadableObject& object, const FileEntry& file, std::string_view place) {
   std::array<std::byte, native::kHeadBytes> head;
   const std::size_t size = std::min<std::uint64_t>(head.size(), file.size);
   RESHARD_TRY(object.ReadAt(0, MutableByteSpan(head).first(size)));
@@ -48,8 +49,9 @@ Status CheckHead(ReadableObject& object, const FileEntry& file) {
     return MakeError(
         ErrorCode::kCorruption, "FILE_HEAD",
         fmt::format("{}: the first {} bytes are not those that the catalog records; it is "
-                    "damaged, or the file of another save",
-                    file.name, size));
+                    "damaged, or the file of another save: load an older snapshot, or restore it "
+                    "from a copy",
+                    place, size));
   }
   return OkStatus();
 }
@@ -60,21 +62,27 @@ Result<std::unique_ptr<ReadableObject>> OpenDataFile(Storage& storage, const Cat
                                                      std::uint32_t file) {
   const FileEntry& entry = catalog.files()[file];
   const bool foreign = catalog.info().kind == CatalogKind::kIndex;
-  RESHARD_TRY_ASSIGN(std::unique_ptr<ReadableObject> object, storage.Open(entry.name));
+  const std::string place = PlaceOf(storage, entry.name);
+  Result<std::unique_ptr<ReadableObject>> opened = storage.Open(entry.name);
+  if (!opened.ok() && opened.error().code == ErrorCode::kNotFound) {
+    opened.error().message += "; load another snapshot, or restore it from a copy";
+  }
+  RESHARD_TRY_ASSIGN(std::unique_ptr<ReadableObject> object, std::move(opened));
   if (entry.encoding == FileEncoding::kPickleText) {
     RESHARD_TRY_ASSIGN(object, DecodedObject::Open(std::move(object)));
   }
   if (object->size() != entry.size) {
     return MakeError(
         ErrorCode::kCorruption, "FILE_SIZE",
-        fmt::format("{}: the file has {} bytes, the catalog says {}; it is truncated, {}",
-                    entry.name, object->size(), entry.size,
+        fmt::format("{}: the file has {} bytes, the catalog says {}; it is truncated, {}", place,
+                    object->size(), entry.size,
                     foreign ? "or was written again after it was indexed: then `reshard index` "
                               "takes it anew"
-                            : "or another file of that name"));
+                            : "or another file of that name: load an older snapshot, or restore "
+                              "it from a copy"));
   }
   if (!foreign) {
-    RESHARD_TRY(CheckHead(*object, entry));
+    RESHARD_TRY(CheckHead(*object, entry, place));
   }
   return object;
 }

@@ -7,8 +7,10 @@
 #include <numeric>
 #include <set>
 
+#include "reshard/engine/checkpoint.h"
 #include "reshard/engine/complete.h"
 #include "reshard/engine/gc_scan.h"
+#include "reshard/engine/verify.h"
 #include "reshard/format/native/names.h"
 #include "reshard/storage/posix_storage.h"
 
@@ -49,6 +51,7 @@ class Planner {
         RESHARD_TRY(LookInto(*path, *storage));
       }
     }
+    NoteNone();
     // Without a complete snapshot nothing was judged older than one.
     std::reverse(snapshots_.begin(), snapshots_.end());
     plan_.items = std::move(interrupted_);
@@ -62,6 +65,7 @@ class Planner {
 
   Status LookInto(const std::string& path, Storage& storage) {
     RESHARD_TRY_ASSIGN(const GcDirectory directory, ScanForGc(storage));
+    RESHARD_TRY(LookForForeign(path, storage, directory));
     bool all_goes = true;
     for (auto at = directory.ids.rbegin(); at != directory.ids.rend(); ++at) {
       const auto& [unique_id, id] = *at;
@@ -88,7 +92,7 @@ class Planner {
   Result<bool> JudgeSnapshot(const std::string& path, Storage& storage, std::uint64_t unique_id,
                              const GcId& id) {
     if (plan_.kept.size() < options_.keep) {
-      const Result<Catalog> complete = OpenComplete(storage, unique_id);
+      const Status complete = CheckKept(storage, unique_id);
       if (complete.ok()) {
         plan_.kept.push_back({path, unique_id});
       } else if (IsIncomplete(complete.error())) {
@@ -117,6 +121,58 @@ class Planner {
     }
     snapshots_.push_back(std::move(item));
     return true;
+  }
+
+  /// Whether a snapshot counts as one that is kept.
+  Status CheckKept(Storage& storage, std::uint64_t unique_id) const {
+    RESHARD_TRY(OpenComplete(storage, unique_id));
+    if (!options_.verify) {
+      return OkStatus();
+    }
+    VerifyOptions verify;
+    verify.unique_id = unique_id;
+    verify.progress = options_.progress;
+    RESHARD_TRY_ASSIGN(const VerifyReport report, Verify(storage, verify));
+    for (const SnapshotVerdict& verdict : report.snapshots) {
+      for (const VerifyFault& fault : verdict.faults) {
+        if (IsIncomplete(fault.error) || !report.damaged()) {
+          return tl::unexpected<Error>(fault.error);
+        }
+      }
+    }
+    return OkStatus();
+  }
+
+  Status LookForForeign(const std::string& path, Storage& storage, const GcDirectory& directory) {
+    for (const auto& [unique_id, id] : directory.ids) {
+      if (id.catalog) {
+        any_snapshot_ = true;
+        return OkStatus();
+      }
+    }
+    RESHARD_TRY_ASSIGN(const CheckpointList list, ListCheckpoints(storage));
+    if (!list.empty() || !list.unknown.empty()) {
+      foreign_.push_back(path);
+    }
+    return OkStatus();
+  }
+
+  /// Says so when there is nothing for gc to keep.
+  void NoteNone() {
+    if (any_snapshot_ || places_.paths.empty()) {
+      return;
+    }
+    if (foreign_.empty()) {
+      plan_.notes.push_back(
+          fmt::format("{} holds no snapshot, nor does anything below it; check the path",
+                      places_.paths.front()));
+      return;
+    }
+    plan_.notes.push_back(fmt::format(
+        "{}{} holds a checkpoint of another format; gc removes native "
+        "snapshots only, and found none",
+        foreign_.back(),
+        foreign_.size() == 1 ? std::string() : fmt::format(" (and {} more)", foreign_.size() - 1)));
   }
 
   /// Whether no marker of a deletion stays.
@@ -180,7 +236,8 @@ class Planner {
         fmt::format("{} attempt {}: {}", NameOf(item.path, item.unique_id), item.attempt,
                     busy      ? "a save is at work"
                     : unknown ? "its files stay, since the catalog cannot be read"
-                              : "files that no snapshot needs, kept because they are recent"));
+                              : "files that no snapshot needs, kept because they are recent "
+                                "(--older-than)"));
   }
 
   static GcItem MakeItem(GcKind kind, const std::string& path, std::uint64_t unique_id,
@@ -202,6 +259,8 @@ class Planner {
   const GcOptions& options_;
   std::int64_t cutoff_ns_ = 0;
   GcPlan plan_;
+  bool any_snapshot_ = false;
+  std::vector<std::string> foreign_;  // places with a checkpoint of another format
   std::vector<GcItem> interrupted_;
   std::vector<GcItem> snapshots_;
   std::vector<GcItem> strays_;

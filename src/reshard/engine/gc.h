@@ -12,6 +12,7 @@
 #include "reshard/base/result.h"
 #include "reshard/engine/latest.h"
 #include "reshard/engine/places.h"
+#include "reshard/engine/progress.h"
 
 namespace reshard {
 
@@ -21,6 +22,11 @@ struct GcOptions {
   std::uint64_t keep = 1;
   /// What a dead save left is removed when nothing of that attempt changed for so long.
   std::chrono::seconds older_than = std::chrono::hours(24);
+  /// Read the snapshots that are to be kept whole, as Verify does; a damaged one stays and is not
+  /// counted. Without it payload bytes are not read: complete means the catalog, and every file
+  /// with its size and head.
+  bool verify = false;
+  ProgressCallback progress = nullptr;  ///< Of `verify`, for each snapshot anew.
 };
 
 /// Why something is removed.
@@ -60,6 +66,7 @@ struct GcPlan {
 /// not, unless a save of their id is at work (the lock of a claim is held). Without a complete
 /// snapshot none goes. A stray goes when no claim of its attempt is locked and every file of the
 /// attempt is older than options.older_than. Only names of the native format are looked at.
+/// Without any native snapshot a note says so.
 /// Errors: kInvalidArgument BAD_KEEP; whatever kept it from being found out: then nothing may be
 /// removed.
 Result<GcPlan> PlanGc(const Places& places, const GcOptions& options, const Clock& clock);

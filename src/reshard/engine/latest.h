@@ -37,7 +37,7 @@ struct Latest {
 };
 
 /// The newest complete snapshot: by the order of the places, then by id, never by time. A snapshot
-/// is complete when OpenComplete says so.
+/// is complete when OpenComplete says so; payload bytes are not read.
 /// Errors: whatever kept it from being found out (kIo, kUnsupported of a newer catalog, ...); an
 /// older snapshot is never returned instead.
 Result<Latest> FindLatest(const Places& places);

@@ -185,7 +185,7 @@ class LoadSession {
       return MakeError(
           ErrorCode::kInvalidArgument, "MISMATCH",
           fmt::format("{} of {} wanted keys differ from what snapshot {} stores: {}; change "
-                      "the target, or pass a dtype or shape policy",
+                      "the target, or pass a policy that allows it (dtype, shape, per_rank)",
                       lines.size(), leaves_.size(), catalog_->info().unique_id,
                       fmt::join(lines, "; ")));
     }
@@ -686,11 +686,16 @@ Result<LoadReport> Load(StateDict& state, Storage& storage, ProcessGroup& group,
 
 Result<LoadReport> Load(StateDict& state, const std::string& path, ProcessGroup& group,
                         const LoadOptions& options) {
-  Result<std::unique_ptr<Storage>> storage = OpenPosixPath(path);
+  const PathArgument argument = ParsePath(path);
+  const bool named =
+      argument.unique_id && (!options.unique_id || options.unique_id == argument.unique_id);
+  LoadOptions own = options;
+  own.unique_id = named ? argument.unique_id : options.unique_id;
+  Result<std::unique_ptr<Storage>> storage = OpenPosixPath(named ? argument.path : path);
   if (!storage.ok()) {
-    return LoadSession(state, nullptr, Fail(std::move(storage).error()), group, options).Run();
+    return LoadSession(state, nullptr, Fail(std::move(storage).error()), group, own).Run();
   }
-  return LoadSession(state, storage->get(), OkStatus(), group, options).Run();
+  return LoadSession(state, storage->get(), OkStatus(), group, own).Run();
 }
 
 }  // namespace reshard

@@ -75,16 +75,18 @@ struct LoadReport {
 /// together load the whole tensor, else by reading the block whole.
 ///
 /// Memory: at most options.memory_bytes plus the catalog, whatever the checkpoint's size.
-/// Errors: kNotFound NO_SNAPSHOT, MISSING_KEYS, FILE_MISSING; kInvalidArgument MISMATCH, and those
-/// of a bad
-///         target; kCorruption BLOCK_CHECKSUM, TENSOR_DIGEST, FILE_SIZE, FILE_HEAD, CATALOG_*; kIo
+/// Errors: kNotFound NO_SNAPSHOT, DIRECTORY_MISSING (there is nothing to resume from),
+///         MISSING_KEYS, FILE_MISSING; kInvalidArgument MISMATCH, and those of a bad target;
+///         kCorruption BLOCK_CHECKSUM, TENSOR_DIGEST, FILE_SIZE, FILE_HEAD, CATALOG_*; kIo
 ///         (retryable when the stored bytes were found whole on a second look); kCancelled;
 ///         kPeerFailed. The same error on every rank.
-/// Collective: yes. Source: docs/format/native.md section 5.
+/// Collective: yes. Source: ARCHITECTURE.md ("A load"), docs/format/native.md sections 2 and 3,
+///         docs/format/checksums.md.
 Result<LoadReport> Load(StateDict& state, Storage& storage, ProcessGroup& group,
                         const LoadOptions& options = {});
 
-/// The same from the directory `path`.
+/// The same from the directory `path`, or from "PATH@ID", which names the snapshot as the command
+/// line does: when nothing exists under the literal name and options.unique_id is not another.
 Result<LoadReport> Load(StateDict& state, const std::string& path, ProcessGroup& group,
                         const LoadOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Saving in the native format. docs/format/native.md section 4.
+// Saving in the native format. docs/format/native.md sections 1 to 3.
 
 #include <fmt/format.h>
 

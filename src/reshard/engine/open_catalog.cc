@@ -64,11 +64,14 @@ Result<Candidate> FindCandidate(Storage& storage, std::optional<std::uint64_t> u
   }
   const std::string name = native::CatalogName(*id);
   RESHARD_TRY_ASSIGN(out.bytes, ReadWhole(storage, name));
-  RESHARD_TRY_ASSIGN(const Catalog catalog, DecodeSnapshotCatalog(out.bytes, name));
+  RESHARD_TRY_ASSIGN(const Catalog catalog,
+                     DecodeSnapshotCatalog(out.bytes, PlaceOf(storage, name)));
   if (catalog.info().unique_id != *id) {
-    return MakeError(ErrorCode::kCorruption, "CATALOG_KIND",
-                     fmt::format("{} is the catalog of snapshot {}: it was renamed", name,
-                                 catalog.info().unique_id));
+    return MakeError(
+        ErrorCode::kCorruption, "CATALOG_KIND",
+        fmt::format("{} is the catalog of snapshot {}: it was renamed; give it its own "
+                    "name again",
+                    PlaceOf(storage, name), catalog.info().unique_id));
   }
   out.found = true;
   out.unique_id = *id;
@@ -110,9 +113,12 @@ class Chooser {
     if (rank_ < 0) {
       return MakeError(
           ErrorCode::kNotFound, "NO_SNAPSHOT",
-          unique_id_ ? fmt::format("{} holds no committed snapshot {}", storage_->description(),
-                                   *unique_id_)
-                     : fmt::format("{} holds no committed snapshot", storage_->description()));
+          unique_id_ ? fmt::format("{0} holds no committed snapshot {1}; `reshard info {0}` says "
+                                   "what it holds",
+                                   storage_->description(), *unique_id_)
+                     : fmt::format("{0} holds no committed snapshot; check the path: `reshard "
+                                   "latest {0}` finds those below it",
+                                   storage_->description()));
     }
     return OkStatus();
   }

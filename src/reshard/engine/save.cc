@@ -15,6 +15,7 @@
 #include "reshard/engine/message.h"
 #include "reshard/engine/save_format.h"
 #include "reshard/engine/snapshot.h"
+#include "reshard/storage/directories.h"
 #include "reshard/storage/posix_storage.h"
 
 namespace reshard {
@@ -644,15 +645,24 @@ Result<SaveResult> Save(const StateDict& state, Storage& storage, ProcessGroup& 
 
 Result<SaveResult> Save(const StateDict& state, const std::string& path, ProcessGroup& group,
                         const SaveOptions& options) {
-  PosixStorageOptions posix;
-  posix.create = true;
-  Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path, posix);
+  Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path);
+  const bool missing = !storage.ok() && storage.error().reason == "DIRECTORY_MISSING";
+  if (missing) {
+    PosixStorageOptions posix;
+    posix.create = true;
+    storage = OpenPosixStorage(path, posix);
+  }
   if (!storage.ok()) {
     return SaveSession(state, nullptr, tl::unexpected<Error>(std::move(storage).error()), group,
                        options)
         .Run();
   }
-  return SaveSession(state, storage->get(), OkStatus(), group, options).Run();
+  Result<SaveResult> saved = SaveSession(state, storage->get(), OkStatus(), group, options).Run();
+  if (missing && !saved.ok() && saved.error().code == ErrorCode::kInvalidArgument) {
+    // Refused before anything was written: no empty directory stays. It may be in use by now.
+    static_cast<void>(RemoveDirectoryIfEmpty(path));
+  }
+  return saved;
 }
 
 }  // namespace reshard

@@ -92,11 +92,14 @@ struct SaveResult {
 ///         (Paddle's format) and LOST_RACE, kIo and what Storage returns, kCancelled (callback),
 ///         kPeerFailed, kIndeterminate COMMIT_UNKNOWN: it may or may not be committed; read the
 ///         directory to find out.
-/// Collective: yes. Source: docs/format/native.md section 4, docs/format/paddle.md.
+/// Collective: yes. Source: ARCHITECTURE.md ("A save"), docs/format/native.md sections 1 to 3,
+///         docs/format/paddle.md.
 Result<SaveResult> Save(const StateDict& state, Storage& storage, ProcessGroup& group,
                         const SaveOptions& options = {});
 
-/// The same into the directory `path`, which is made when it is missing.
+/// The same into the directory `path`, which is made when it is missing, with its parents. It is
+/// removed again when the state dict or the options are refused. Errors: also kIo CREATE,
+/// kInvalidArgument NOT_A_DIRECTORY.
 Result<SaveResult> Save(const StateDict& state, const std::string& path, ProcessGroup& group,
                         const SaveOptions& options = {});
 

@@ -18,8 +18,26 @@ bool IsForeign(std::string_view name) {
          name == "model.safetensors.index.json" || name == "model.safetensors";
 }
 
-tl::unexpected<Error> Named(const Error& error, std::string_view name) {
-  return tl::unexpected<Error>(error.WithContext(name));
+/// Most ids that are listed in full.
+constexpr std::size_t kMostIds = 6;
+
+constexpr std::string_view kCatalogAdvice =
+    "load another snapshot, or restore this file from a copy";
+
+/// Adds the file and, to damage, what to do.
+tl::unexpected<Error> Named(const Error& error, std::string_view place) {
+  Error named = error.WithContext(place);
+  if (error.code == ErrorCode::kCorruption) {
+    named.message += fmt::format("; {}", kCatalogAdvice);
+  }
+  return tl::unexpected<Error>(std::move(named));
+}
+
+tl::unexpected<Error> Renamed(std::string_view place, std::uint64_t found) {
+  return MakeError(
+      ErrorCode::kCorruption, "CATALOG_KIND",
+      fmt::format("{} is the catalog of snapshot {}: it was renamed; give it its own name again",
+                  place, found));
 }
 
 }  // namespace
@@ -103,6 +121,21 @@ void MergeViews(DirectoryView& into, const DirectoryView& other) {
   }
 }
 
+std::string IdsText(const std::vector<std::uint64_t>& ids) {
+  if (ids.size() <= kMostIds) {
+    return fmt::format("{}", fmt::join(ids, ", "));
+  }
+  return fmt::format("{}, {}, ..., {}, {}, {} ({} in all)", ids[0], ids[1], ids[ids.size() - 3],
+                     ids[ids.size() - 2], ids.back(), ids.size());
+}
+
+std::string PlaceOf(const Storage& storage, std::string_view name) {
+  const std::string& place = storage.description();  // of a file among others: its own path
+  return place == name || place.ends_with(fmt::format("/{}", name))
+             ? place
+             : fmt::format("{}/{}", place, name);
+}
+
 Result<Bytes> ReadWhole(Storage& storage, std::string_view name) {
   RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object, storage.Open(name));
   Bytes bytes(object->size());
@@ -110,10 +143,10 @@ Result<Bytes> ReadWhole(Storage& storage, std::string_view name) {
   return bytes;
 }
 
-Result<Catalog> DecodeSnapshotCatalog(ByteSpan bytes, std::string_view name) {
+Result<Catalog> DecodeSnapshotCatalog(ByteSpan bytes, std::string_view place) {
   Result<Catalog> catalog = native::DecodeCatalog(bytes);
   if (!catalog.ok()) {
-    return Named(catalog.error(), name);
+    return Named(catalog.error(), place);
   }
   const bool native_name =
       std::all_of(catalog->files().begin(), catalog->files().end(), [&](const FileEntry& file) {
@@ -123,8 +156,9 @@ Result<Catalog> DecodeSnapshotCatalog(ByteSpan bytes, std::string_view name) {
                parsed->attempt == catalog->info().attempt;
       });
   if (catalog->info().kind != CatalogKind::kSnapshot || !native_name) {
-    return MakeError(ErrorCode::kCorruption, "CATALOG_KIND",
-                     fmt::format("{}: this is no catalog of a native snapshot", name));
+    return MakeError(
+        ErrorCode::kCorruption, "CATALOG_KIND",
+        fmt::format("{}: this is no catalog of a native snapshot; {}", place, kCatalogAdvice));
   }
   return catalog;
 }
@@ -143,14 +177,12 @@ Result<Catalog> ReadCatalog(Storage& storage, std::uint64_t unique_id) {
     return MakeError(ErrorCode::kNotFound, "NO_SNAPSHOT",
                      fmt::format("{} holds no snapshot {}; {}", storage.description(), unique_id,
                                  ids.empty() ? std::string("it holds none at all")
-                                             : fmt::format("it holds {}", fmt::join(ids, ", "))));
+                                             : "it holds " + IdsText(ids)));
   }
   RESHARD_TRY_ASSIGN(const Bytes content, std::move(bytes));
-  RESHARD_TRY_ASSIGN(Catalog catalog, DecodeSnapshotCatalog(content, name));
+  RESHARD_TRY_ASSIGN(Catalog catalog, DecodeSnapshotCatalog(content, PlaceOf(storage, name)));
   if (catalog.info().unique_id != unique_id) {
-    return MakeError(ErrorCode::kCorruption, "CATALOG_KIND",
-                     fmt::format("{} is the catalog of snapshot {}: it was renamed", name,
-                                 catalog.info().unique_id));
+    return Renamed(PlaceOf(storage, name), catalog.info().unique_id);
   }
   return catalog;
 }

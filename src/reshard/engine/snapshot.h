@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reshard/base/result.h"
@@ -38,6 +39,12 @@ Result<DirectoryView> DecodeDirectoryView(ByteSpan bytes);
 /// Adds what another rank sees.
 void MergeViews(DirectoryView& into, const DirectoryView& other);
 
+/// "1, 2, 3"; of many the first and the last few, and how many there are.
+std::string IdsText(const std::vector<std::uint64_t>& ids);
+
+/// Where an object lies, for messages: "DIRECTORY/NAME".
+std::string PlaceOf(const Storage& storage, std::string_view name);
+
 /// Reads the bytes of an object whole. Errors: those of Open and ReadAt; kUnavailable NO_MEMORY.
 Result<Bytes> ReadWhole(Storage& storage, std::string_view name);
 
@@ -45,7 +52,7 @@ Result<Bytes> ReadWhole(Storage& storage, std::string_view name);
 /// Errors: kNotFound NO_SNAPSHOT (lists the ids that are there); kCorruption with the file's name.
 Result<Catalog> ReadCatalog(Storage& storage, std::uint64_t unique_id);
 
-/// Decodes catalog bytes that were read from `name`, checking that they are a native snapshot's.
-Result<Catalog> DecodeSnapshotCatalog(ByteSpan bytes, std::string_view name);
+/// Decodes catalog bytes that were read from `place`, checking that they are a native snapshot's.
+Result<Catalog> DecodeSnapshotCatalog(ByteSpan bytes, std::string_view place);
 
 }  // namespace reshard

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -61,11 +62,11 @@ class Verifier {
       tensors += verdict.tensors;
     }
     if (!options_.keys.empty() && tensors == 0 && report_.whole()) {
-      return MakeError(ErrorCode::kInvalidArgument, "NO_SUCH_KEY",
+      return MakeError(ErrorCode::kNotFound, "NO_SUCH_KEY",
                        fmt::format("no tensor in {} matches '{}'", storage_.description(),
                                    options_.keys.front()));
     }
-    NoteStrays(objects);
+    NoteStrays(objects, list);
     return std::move(report_);
   }
 
@@ -169,7 +170,9 @@ class Verifier {
   }
 
   /// Native names of the checked ids that their catalogs do not list.
-  void NoteStrays(const std::vector<ObjectInfo>& objects) {
+  void NoteStrays(const std::vector<ObjectInfo>& objects, const CheckpointList& list) {
+    std::map<std::uint64_t, std::uint64_t> orphans;  // data files without a commit record, by id
+    std::set<std::uint64_t> deleting;
     for (const ObjectInfo& object : objects) {
       const std::optional<native::Name> name = native::ParseName(object.name);
       if (!name || name->kind == native::NameKind::kCatalog ||
@@ -177,15 +180,30 @@ class Verifier {
         continue;
       }
       if (name->kind == native::NameKind::kDeleting) {
+        deleting.insert(name->unique_id);
         report_.notes.push_back(object.name +
                                 ": a deletion that did not end; `reshard gc` finishes it");
       } else if (name->kind == native::NameKind::kTempCatalog) {
         report_.notes.push_back(
             object.name + ": a save at work, or one that died; `reshard gc` removes the latter");
+      } else if (!list.native() || !list.Has(name->unique_id)) {
+        ++orphans[name->unique_id];
       } else if (listed_.count(object.name) == 0 && unknown_ids_.count(name->unique_id) == 0) {
         report_.notes.push_back(object.name + ": no snapshot needs it; `reshard gc` removes it");
       }
     }
+    for (const auto& [id, count] : orphans) {
+      if (deleting.count(id) == 0) {
+        report_.notes.push_back(OrphanNote(id, count));
+      }
+    }
+  }
+
+  static std::string OrphanNote(std::uint64_t id, std::uint64_t count) {
+    return fmt::format(
+        "{0} data file(s) of snapshot {1}, but not its commit record {2}: an unfinished save, or a "
+        "lost record. `reshard gc` removes them once they are old: find out first",
+        count, id, native::CatalogName(id));
   }
 
   Storage& storage_;
@@ -201,6 +219,12 @@ class Verifier {
 bool VerifyReport::whole() const {
   return std::all_of(snapshots.begin(), snapshots.end(),
                      [](const SnapshotVerdict& verdict) { return verdict.faults.empty(); });
+}
+
+std::optional<std::uint64_t> VerifyReport::newest_whole() const {
+  const auto at = std::find_if(snapshots.rbegin(), snapshots.rend(),
+                               [](const auto& verdict) { return verdict.faults.empty(); });
+  return at == snapshots.rend() ? std::nullopt : std::optional(at->unique_id);
 }
 
 bool VerifyReport::damaged() const {

@@ -49,12 +49,15 @@ struct SnapshotVerdict {
 /// The answer.
 struct VerifyReport {
   std::vector<SnapshotVerdict> snapshots;  ///< By id.
-  /// Things in the directory that no snapshot needs: leftovers of saves that died, or saves at
-  /// work.
+  /// Things in the directory that no snapshot needs: leftovers of saves that died, saves at work,
+  /// data files whose commit record is not there.
   std::vector<std::string> notes;
 
   /// Whether no snapshot has a fault.
   bool whole() const;
+
+  /// The newest one without a fault, as far as it was checked.
+  std::optional<std::uint64_t> newest_whole() const;
 
   /// Whether some fault is damage, not a failure to read.
   bool damaged() const;
@@ -73,8 +76,8 @@ struct VerifyReport {
 /// bytes of the tensors are not read.
 ///
 /// Memory: the catalog, a header per reader, threads x 256 KiB, and the faults.
-/// Errors (what keeps it from beginning): kNotFound NO_SNAPSHOT; kInvalidArgument NO_SUCH_KEY when
-///         no stored key matches; kIo LIST; kCancelled from the progress callback.
+/// Errors (what keeps it from beginning): kNotFound NO_SNAPSHOT, NO_SUCH_KEY when no stored key
+///         matches; kIo LIST; kCancelled from the progress callback.
 /// Collective: no. Source: docs/format/native.md.
 Result<VerifyReport> Verify(Storage& storage, const VerifyOptions& options = {});
 

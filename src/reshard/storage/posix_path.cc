@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <charconv>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,20 @@ class FileView final : public Storage {
 };
 
 }  // namespace
+
+PathArgument ParsePath(const std::string& text) {
+  const std::size_t at = text.rfind('@');
+  struct stat info = {};
+  if (at == std::string::npos || at == 0 || ::lstat(text.c_str(), &info) == 0) {
+    return {text, std::nullopt};
+  }
+  const std::string digits = text.substr(at + 1);
+  std::uint64_t id = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
+  const bool canonical = error == std::errc() && end == digits.data() + digits.size() &&
+                         (digits.size() == 1 || digits[0] != '0');
+  return canonical ? PathArgument{text.substr(0, at), id} : PathArgument{text, std::nullopt};
+}
 
 Result<std::unique_ptr<Storage>> OpenPosixPath(const std::string& path) {
   PosixStorageOptions options;

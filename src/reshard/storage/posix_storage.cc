@@ -271,9 +271,18 @@ tl::unexpected<Error> PathFailure(int error, const std::string& path, std::strin
   }
   if (error == ENOENT) {
     return MakeError(ErrorCode::kNotFound, "DIRECTORY_MISSING",
-                     fmt::format("{}: no such directory", path));
+                     fmt::format("{}: no such directory; check the path", path));
   }
   return PosixDirectory(UniqueFd(), path, {}).Failure(error, reason, "", action);
+}
+
+tl::unexpected<Error> CannotMake(int error, const std::string& path) {
+  if (error == ENOENT || error == ENOTDIR || error == ELOOP) {
+    return MakeError(error == ENOTDIR ? ErrorCode::kInvalidArgument : ErrorCode::kIo,
+                     error == ENOTDIR ? "NOT_A_DIRECTORY" : "CREATE",
+                     fmt::format("cannot make directory {}: {}", path, ::strerrordesc_np(error)));
+  }
+  return PathFailure(error, path, "CREATE", "make the directory");
 }
 
 // Makes the missing directories of `path`, each durable in its parent.
@@ -288,7 +297,7 @@ Status MakeDirectories(const std::string& path) {
   for (; !missing.empty(); missing.pop_back()) {
     // EEXIST: another rank was faster, and syncs it.
     if (::mkdir(missing.back().c_str(), 0777) != 0 && errno != EEXIST) {
-      return PathFailure(errno, missing.back(), "CREATE", "make the directory");
+      return CannotMake(errno, missing.back());
     }
     UniqueFd parent(::open(ParentOf(missing.back()).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (parent.valid() && ::fsync(parent.get()) != 0 && errno != EINVAL) {
@@ -315,7 +324,10 @@ Result<std::unique_ptr<Storage>> OpenPosixStorage(const std::string& path,
   }
   UniqueFd fd(::open(clean.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) {
-    return PathFailure(errno, clean, "OPEN", "open the directory");
+    const bool dangling = options.create && errno == ENOENT;  // a link to nothing
+    return dangling || (options.create && errno == ENOTDIR)
+               ? CannotMake(errno, clean)
+               : PathFailure(errno, clean, "OPEN", "open the directory");
   }
   return std::make_unique<PosixStorage>(
       std::make_shared<const PosixDirectory>(std::move(fd), std::move(clean), options));

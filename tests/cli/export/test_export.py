@@ -118,9 +118,11 @@ class ExportTest(CommandTest):
 
     def test_wrong_keys_and_slices_say_what_is_right(self):
         self.make("run")
-        self.assertIn("did you mean 'model.w'?", self.assert_usage_error("export", "/run", "model.v").last_line)
-        self.assertIn("did you mean 'model.w'?", self.assert_usage_error("export", "/run", "model.v[0]").last_line)
-        self.assertIn("is no tensor but an object", self.assert_usage_error("export", "/run", "train.lr").err)
+        for key, said in (("model.v", "did you mean 'model.w'?"), ("model.v[0]", "did you mean 'model.w'?"),
+                          ("train.lr", "is no tensor but an object")):
+            answer = self.run_reshard("export", "/run", key)
+            self.assertEqual((answer.code, answer.out), (1, ""))
+            self.assertIn(said, answer.err)
         answer = self.assert_usage_error("export", "/run", "model.w[300]")
         self.assertIn("tensor 'model.w' of shape (300, 1024): [300]: index 300 is out of bounds for axis 0", answer.err)
         self.assertIn("too many indices", self.assert_usage_error("export", "/run", "model.w[1,2,3]").err)

@@ -72,10 +72,28 @@ class GcTest(CommandTest):
         self.run_reshard("gc", "/run", "--keep", "1")
         self.assertEqual(self.names(), ["0.reshard", "0_0.safetensors", "1_0.safetensors"])
 
+    def test_verify_keeps_one_that_is_whole(self):
+        path = self.make("run", 1)
+        self.make("run", 2)
+        self.flip(path / "0_2.safetensors", 20_000)
+        plan = self.run_reshard("gc", "--json", "--dry-run", "--keep", "1", "/run").json()
+        self.assertEqual([k["unique_id"] for k in plan["kept"]], [2])
+        plan = self.run_reshard("gc", "--json", "--verify", "--keep", "1", "/run").json()
+        self.assertEqual(([k["unique_id"] for k in plan["kept"]], plan["removed"]), ([1], []))
+
+    def test_nothing_to_keep(self):
+        (self.dir / "run").mkdir()
+        answer = self.run_reshard("gc", "/run", "--keep", "1")
+        self.assertEqual(answer.code, 0)
+        self.assertIn("holds no snapshot", answer.last_line)
+        (self.dir / "run" / "0.metadata").write_bytes(b"x")
+        self.assertIn("of another format", self.run_reshard("gc", "/run", "--keep", "1").last_line)
+
     def test_wrong_usage(self):
         self.make("run")
         self.assertIn("--keep", self.assert_usage_error("gc", "/run").err)
         self.assert_usage_error("gc", "/run", "--keep", "0")
+        self.assertIn("without @ID", self.assert_usage_error("gc", "/run@0", "--keep", "1").err)
         self.assertIn("12h", self.assert_usage_error("gc", "/run", "--keep", "1", "--older-than", "soon").last_line)
         self.assertEqual(len(self.names()), 3)
 

@@ -26,6 +26,14 @@ class InfoTest(CommandTest):
         self.assertTrue(info["complete"])
         self.assertIsNone(info["problem"])
 
+    def test_many_ids(self):
+        for unique_id in range(8):
+            self.make("run", unique_id)
+        self.assertRegex(self.run_reshard("info", "/run").out, r"snapshot +7, the newest of 8\n")
+        self.assertRegex(self.run_reshard("info", "/run@1").out,
+                         r"snapshot +1 of 0, 1, \.\.\., 5, 6, 7 \(8 in all\)\n")
+        self.assertIn("it holds 0, 1, ..., 5, 6, 7 (8 in all): write", self.run_reshard("info", "/run@9").last_line)
+
     def test_an_incomplete_snapshot(self):
         (self.make("run") / "1_0.safetensors").unlink()
         answer = self.run_reshard("info", "/run")
@@ -40,4 +48,5 @@ class InfoTest(CommandTest):
         answer = self.run_reshard("info", "/run")
         self.assertEqual((answer.code, answer.out), (1, ""))
         self.assertIn("0.reshard", answer.err)
-        self.assertIn("older snapshot", answer.last_line)
+        self.assertIn("%s/run/0.reshard: " % self.dir, answer.err)
+        self.assertIn("`reshard verify %s/run` lists every fault" % self.dir, answer.last_line)

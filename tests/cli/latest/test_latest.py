@@ -64,6 +64,12 @@ class LatestTest(CommandTest):
     def test_a_missing_directory_could_be_an_unmounted_disk(self):
         self.assertIn("no such directory", self.assert_usage_error("latest", "/run").err)
 
+    def test_takes_a_directory(self):
+        self.make("run", 1)
+        answer = self.assert_usage_error("latest", "/run@1")
+        self.assertIn("without @ID", answer.err)
+        self.assertEqual(self.plain(answer.last_line), "reshard: write /run")
+
     def test_hidden_directories_and_links_are_not_entered(self):
         self.make("run/step-1")
         self.make("run/.snapshot/step-9")
@@ -81,3 +87,5 @@ class LatestTest(CommandTest):
         self.assertEqual(run(self.dir / "empty"), (0, "from scratch\n"))
         self.assertEqual(run(self.dir / "run"), (0, "from /run/step-1\n"))
         self.assertEqual(run(self.dir / "missing"), (2, ""))
+        line = 'mkdir -p "$1"; ' + line  # as --help shows it
+        self.assertEqual(run(self.dir / "missing"), (0, "from scratch\n"))

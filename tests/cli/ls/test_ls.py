@@ -1,7 +1,8 @@
 import base64
 import json
+import subprocess
 
-from harness import CommandTest
+from harness import MAKE_CHECKPOINT, CommandTest
 
 
 class LsTest(CommandTest):
@@ -66,6 +67,11 @@ class LsTest(CommandTest):
         self.assertEqual({k: base64.b64decode(v) for k, v in objects["rng"]["value"].items()},
                          {"0": b"\x01" * 5, "1": b"\x02" * 5})
 
+    def test_a_checkpoint_without_tensors(self):
+        subprocess.run([MAKE_CHECKPOINT, self.dir / "empty", "0", "0", "0"], check=True)
+        answer = self.run_reshard("ls", "/empty")
+        self.assertEqual((answer.code, answer.out), (0, "no tensors\n"))
+
     def test_patterns(self):
         self.make("run")
         keys = lambda *p: [t["key"] for t in self.run_reshard("ls", "--json", "/run", *p).json()["tensors"]]
@@ -74,7 +80,7 @@ class LsTest(CommandTest):
         self.assertEqual(keys("model"), [])
         answer = self.run_reshard("ls", "/run", "nothing*")
         self.assertEqual((answer.code, answer.out), (1, ""))
-        self.assertIn("nothing matches", answer.last_line)
+        self.assertIn("nothing in %s/run matches 'nothing*'" % self.dir, answer.last_line)
 
 
 def crc64(data):

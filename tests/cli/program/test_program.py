@@ -27,6 +27,34 @@ class ProgramTest(CommandTest):
             with self.subTest(command):
                 self.assert_help(command)
 
+    def test_help_shows_values_without_their_checks(self):
+        for command in COMMANDS:
+            self.assertNotRegex(self.run_reshard(command, "--help").out, r"UINT|INT |TEXT")
+        self.assertIn("--keep: 1 required N missing", self.assert_usage_error("gc", "/run", "--keep").err)
+
+    def test_failures_with_json_are_json(self):
+        self.make("run", 1)
+        (self.dir / "empty").mkdir()
+        for words, code, reason in (
+                (["info", "--json", "/missing"], 2, "NO_SUCH_PATH"), (["info", "--json", "/empty"], 1, "NO_SNAPSHOT"),
+                (["ls", "/run@7", "--json"], 1, "NO_SNAPSHOT"), (["latest", "--json", "/missing"], 2, "NO_SUCH_PATH"),
+                (["verify", "--json", "--key", "no", "/run"], 1, "NO_SUCH_KEY"),
+                (["gc", "--json", "/run", "--keep", "0"], 2, "USAGE"), (["index", "--json"], 2, "USAGE")):
+            with self.subTest(words):
+                answer = self.run_reshard(*words)
+                error = answer.json()["error"]
+                self.assertEqual((answer.code, error["reason"], sorted(error)), (code, reason, ["code", "message", "reason"]))
+                self.assertIn("error: ", answer.err)
+
+    def test_paths_that_are_none(self):
+        self.make("run", 3)
+        for wrong in ("x", "03", ""):
+            answer = self.assert_usage_error("info", f"/run@{wrong}")
+            self.assertIn(f"'{wrong}' is no snapshot id", answer.err)
+            self.assertIn("must be a number", answer.last_line)
+        for words in (["info", ""], ["latest", ""], ["gc", "--keep", "1", ""]):
+            self.assertIn("the path is empty", self.assert_usage_error(*words).err)
+
     def test_a_wrong_command_suggests_the_right_one(self):
         self.assertIn("did you mean `reshard info`?", self.assert_usage_error("inof").last_line)
         self.assertIn("did you mean `reshard verify`?", self.assert_usage_error("verfy", "x").last_line)

@@ -32,7 +32,12 @@ class VerifyTest(CommandTest):
         answer = self.run_reshard("verify", "/run")
         self.assertEqual(answer.code, 1)
         self.assert_reference(answer.out, "verify/damaged.txt")
-        self.assertIn("reshard latest", answer.last_line)
+        self.assertIn("none of the snapshots in %s/run is whole" % self.dir, answer.last_line)
+        self.assertIn("`reshard verify %s/run` checks the other" % self.dir,
+                      self.run_reshard("verify", "/run@0").last_line)
+        self.make("run", 3, salt=1)
+        self.assertIn("%s/run@3 is the newest that is whole" % self.dir, self.run_reshard("verify", "/run").last_line)
+        (path / "3.reshard").unlink()
         report = self.run_reshard("verify", "--json", "/run").json()
         reasons = [[fault["reason"] for fault in s["faults"]] for s in report["snapshots"]]
         self.assertEqual(reasons, [["BLOCK_CHECKSUM", "BLOCK_CHECKSUM", "FILE_HEAD"], ["FILE_MISSING", "FILE_SIZE"],
@@ -49,7 +54,8 @@ class VerifyTest(CommandTest):
         self.flip(path / "0_0.safetensors", 400_000)
         self.assertEqual(self.run_reshard("verify", "/run", "--key", "model.b*").code, 0)
         self.assertEqual(self.run_reshard("verify", "/run", "--key", "model.b*", "--key", "*.w").code, 1)
-        answer = self.assert_usage_error("verify", "/run", "--key", "mdoel.*")
+        answer = self.run_reshard("verify", "/run", "--key", "mdoel.*")
+        self.assertEqual((answer.code, answer.out), (1, ""))
         self.assertIn("reshard ls", answer.last_line)
 
     def test_strays_are_notes(self):
@@ -60,6 +66,18 @@ class VerifyTest(CommandTest):
         self.assertEqual(answer.code, 0)
         self.assertIn("note: 5_0.a1.safetensors", answer.err)
         self.assertIn("note: 1.a0.reshard.tmp", answer.err)
+
+    def test_a_lost_commit_record(self):
+        path = self.make("run", 1)
+        self.make("run", 3)
+        (path / "3.reshard").unlink()
+        answer = self.run_reshard("verify", "/run")
+        self.assertEqual(answer.code, 0)
+        self.assertIn("not its commit record 3.reshard", answer.err)
+        (path / "1.reshard").unlink()
+        answer = self.run_reshard("verify", "/run")
+        self.assertEqual(answer.code, 1)
+        self.assertIn("files of snapshot 3 without its commit record 3.reshard", answer.err)
 
     def test_what_cannot_be_read_is_not_called_damaged(self):
         path = self.make("run")
