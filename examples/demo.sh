@@ -2,7 +2,7 @@
 # The main job of reshard on real input: a training run is saved on one mesh of ranks and resumed on two
 # others, and its loss goes on as if nothing had happened. Checks what it shows; exit 0 when all is well.
 #
-# usage: examples/demo.sh BUILD_DIR      (TEXT=FILE trains on another text)
+# usage: examples/demo.sh BUILD_DIR      (TEXT=FILE trains on another text, KEEP=DIR leaves the runs there)
 set -euo pipefail
 
 build=${1:?usage: examples/demo.sh BUILD_DIR}
@@ -39,8 +39,14 @@ if mpirun --version 2>/dev/null | grep -qE 'Open MPI|OpenRTE|PRRTE'; then
   export OMPI_MCA_btl_vader_single_copy_mechanism=none
 fi
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/reshard-demo.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+if [ -n "${KEEP-}" ]; then
+  mkdir -p "$KEEP"
+  work=$(cd "$KEEP" && pwd)
+  [ -z "$(ls -A "$work")" ] || fail "KEEP=$KEEP is not empty"
+else
+  work=$(mktemp -d "${TMPDIR:-/tmp}/reshard-demo.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+fi
 began=$SECONDS
 
 # train RANKS MESH NAME ARGUMENT...: trains in $work/NAME, appends to $work/NAME.log.
@@ -120,4 +126,8 @@ echo "   \$ reshard info DIR"
 "$reshard" info "$work/on3" | sed "s|$work/on3|DIR|; s/^/     /"
 echo "   \$ reshard ls DIR 'model.*'"
 "$reshard" ls "$work/on3" 'model.*' | sed "s|$work/on3|DIR|; s/^/     /"
+echo "   \$ reshard latest DIR; reshard verify DIR"
+{ "$reshard" latest "$work/on3" && "$reshard" verify "$work/on3"; } | sed "s|$work/on3|DIR|; s/^/     /"
 echo "All checks passed, in $((SECONDS - began)) s."
+echo "Next: $reshard help; make install PREFIX=DIR and README's program;" \
+  "$([ -n "${KEEP-}" ] && echo "the runs are in $work" || echo 'KEEP=DIR make demo keeps the runs')."

@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "checkpoint.h"
 #include "reshard/mpi/mpi_environment.h"
@@ -131,6 +132,27 @@ Status Train(const Options& options, ProcessGroup& world) {
   return world.Agree(world.rank() == 0 ? WriteFinal(run) : OkStatus());
 }
 
+/// Nothing when the options are good; else what the program ends with: 0 after --help, 2 after
+/// wrong usage.
+std::optional<int> Parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::string what = error.what();
+    for (const std::string& argument : app.remaining()) {  // rather than what else is missing
+      if (argument.starts_with('-')) {
+        what = argument + ": no such option";
+        break;
+      }
+    }
+    fmt::print(stderr, "charlm: {}\nSee charlm --help.\n", what);
+    return 2;
+  }
+  return std::nullopt;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app(
@@ -154,8 +176,9 @@ int Main(int argc, char** argv) {
   app.add_option("--lr", options.lr, "learning rate; a resumed run keeps its own")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of weights and data order")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-
+  if (const std::optional<int> status = Parse(app, argc, argv)) {
+    return *status;
+  }
   const auto mpi = reshard::MpiEnvironment::Start(argc, argv);
   if (!mpi.ok()) {
     fmt::print(stderr, "charlm: {}\n", mpi.error().ToString());

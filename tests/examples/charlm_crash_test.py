@@ -20,6 +20,8 @@ STEPS = 60
 SAVE_EVERY = 2  # so that about half of the kills hit a save
 KILLS = 5
 DEADLINE_S = 120
+START = re.compile(r"resumed from step \d+|starting from step 0")
+ORPHANED_S = 5  # without any rank alive: the launcher hangs in its own end
 
 
 def command(charlm, launcher, out):
@@ -28,6 +30,11 @@ def command(charlm, launcher, out):
         text = pathlib.Path(__file__)
     return [*launcher, "-n", str(RANKS), charlm, "--out", out, "--text", str(text), "--mesh", "dp=2,tp=2",
             "--steps", str(STEPS), "--save-every", str(SAVE_EVERY), "--batch", "32"]
+
+
+def text_of(log):
+    """What is in the file, which others are writing; its position stays where they write."""
+    return os.pread(log.fileno(), 1 << 24, 0).decode(errors="replace")
 
 
 def descendants(pid):
@@ -58,13 +65,30 @@ def ranks(launcher_pid, charlm):
     return found
 
 
+def wait_after_kill(job, charlm):
+    """Waits for the launcher. Open MPI's can lock up after a rank was killed: without any rank it is ended too."""
+    end = time.monotonic() + DEADLINE_S
+    seen_alive = time.monotonic()
+    while job.poll() is None:
+        now = time.monotonic()
+        if ranks(job.pid, charlm):
+            seen_alive = now
+        if now > end:
+            raise subprocess.TimeoutExpired(job.args, DEADLINE_S)
+        if now - seen_alive > ORPHANED_S:
+            return
+        time.sleep(0.05)
+
+
 def run(argv, charlm, delay_s, choice):
-    """Runs once; after `delay_s` from when all ranks are there, kills one. Returns (rank or None, log)."""
+    """Runs once; kills a rank `delay_s` after the log says where training starts, or not at all when that is None.
+
+    Returns (rank or None, exit status, log)."""
     with tempfile.TemporaryFile("w+") as log:
         job = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         victim = None
         try:
-            while delay_s is not None and job.poll() is None and len(ranks(job.pid, charlm)) < RANKS:
+            while delay_s is not None and job.poll() is None and not START.search(text_of(log)):
                 time.sleep(0.01)
             if delay_s is not None:
                 time.sleep(delay_s)
@@ -72,13 +96,15 @@ def run(argv, charlm, delay_s, choice):
                 if alive and job.poll() is None:
                     victim = choice.choice(sorted(alive))
                     os.kill(alive[victim], signal.SIGKILL)
-            job.wait(DEADLINE_S)
+            if victim is None:
+                job.wait(DEADLINE_S)
+            else:
+                wait_after_kill(job, charlm)
         finally:
             if job.poll() is None:
                 os.killpg(job.pid, signal.SIGKILL)
                 job.wait()
-        log.seek(0)
-        return (None if job.returncode == 0 else victim), job.returncode, log.read()
+        return (None if job.returncode == 0 else victim), job.returncode, text_of(log)
 
 
 def main():
@@ -100,9 +126,10 @@ def main():
         for round_number in range(100):
             out = f"{scratch}/killed{round_number}"
             while True:
-                delay_s = choice.uniform(0, 0.5 * whole_s) if kills < KILLS else None
+                kill = kills < KILLS or resumed == 0
+                delay_s = choice.uniform(0, 0.5 * whole_s) if kill else None
                 victim, code, log = run(command(charlm, launcher, out), charlm, delay_s, choice)
-                start = re.search(r"resumed from step \d+|starting from step 0", log)
+                start = START.search(log)
                 resumed += start is not None and start.group().startswith("resumed")
                 if victim is None:
                     break
