@@ -98,6 +98,7 @@ class ExchangeMover {
         KeepForGood(std::move(now->send));
         return moved;
       }
+      spare_ = std::move(now->send);
       now = std::move(next);
     }
     return OkStatus();
@@ -106,11 +107,19 @@ class ExchangeMover {
  private:
   struct Round {
     std::vector<Unit> units;
-    std::vector<Bytes> send;                           // per rank
+    std::vector<Bytes> send;  // per rank; may be longer than the message
+    std::vector<std::uint64_t> send_bytes;
     std::vector<std::unique_ptr<DeliveryList>> lists;  // per unit
     std::unique_ptr<TaskGroup> reading;
     std::atomic<std::size_t> next = 0;
   };
+
+  /// Buffers are kept from round to round: fresh memory costs as much as the copying.
+  static void Grow(Bytes& buffer, std::uint64_t size) {
+    if (buffer.size() < size) {
+      buffer.resize(size);
+    }
+  }
 
   Status FindAllPieces() {
     for (const auto& wanted : view_.wanted) {
@@ -210,7 +219,8 @@ class ExchangeMover {
     Round& out = *owned;
     const std::span<const Unit> units = UnitsInRound(me_, round);
     out.units.assign(units.begin(), units.end());
-    out.send.assign(ranks_, Bytes());
+    out.send = std::move(spare_);
+    out.send.resize(ranks_);
     PlaceSends(out);
     out.reading = std::make_unique<TaskGroup>(context_.pool);
     for (const Unit& unit : out.units) {
@@ -238,8 +248,9 @@ class ExchangeMover {
       }
     }
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      out.send[rank].resize(size[rank]);
+      Grow(out.send[rank], size[rank]);
     }
+    out.send_bytes = std::move(size);
     std::vector<std::uint64_t> at(ranks_, 0);
     for (const Unit& unit : out.units) {
       auto list = std::make_unique<DeliveryList>();
@@ -297,18 +308,18 @@ class ExchangeMover {
         });
       }
     }
-    std::vector<Bytes> buffers(ranks_);
+    received_.resize(ranks_);
     std::vector<ByteSpan> send(ranks_);
     std::vector<MutableByteSpan> receive(ranks_);
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      buffers[rank].resize(sizes[rank]);
-      receive[rank] = buffers[rank];
-      send[rank] = round.send[rank];
+      Grow(received_[rank], sizes[rank]);
+      receive[rank] = MutableByteSpan(received_[rank]).first(sizes[rank]);
+      send[rank] = ByteSpan(round.send[rank]).first(round.send_bytes[rank]);
       received += sizes[rank];
     }
     Status moved = group_.AllToAllV(send, receive);
     if (!moved.ok()) {
-      KeepForGood(std::move(buffers));
+      KeepForGood(std::move(received_));
       return moved;
     }
     if (!local_.ok()) {  // there may be no memory behind the targets, and nobody will look at it
@@ -322,7 +333,7 @@ class ExchangeMover {
         }
         pieces_[me_].ForEachIn(unit, [&](std::size_t i, const Piece& piece, ByteRange window) {
           const ByteRange dense = DenseWindow(piece, window);
-          RunCopyWindow(from_dense_[i].nest, dense, buffers[rank].data() + at,
+          RunCopyWindow(from_dense_[i].nest, dense, received_[rank].data() + at,
                         targets_[piece.want].base + from_dense_[i].offset);
           at += dense.size;
         });
@@ -343,6 +354,8 @@ class ExchangeMover {
   std::vector<std::vector<Unit>> units_;  // per rank
   std::vector<PlacedNest> from_file_;     // per own piece
   std::vector<PlacedNest> from_dense_;
+  std::vector<Bytes> spare_;     // send buffers of the round before
+  std::vector<Bytes> received_;  // per rank; may be longer than the message
 };
 
 }  // namespace

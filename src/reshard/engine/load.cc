@@ -37,6 +37,9 @@ bool IsFileFault(const Error& error) {
          error.reason == "FILE_HEAD";
 }
 
+/// Larger rounds of an exchange gain nothing and leave the caches.
+constexpr std::uint64_t kMostRoundBytes = std::uint64_t{16} << 20;
+
 /// Each overwrite that comes between makes another look worth while, but not for ever.
 constexpr int kMostCatalogReads = 16;
 
@@ -447,7 +450,8 @@ class LoadSession {
       view.wanted.push_back(WantedOf(StepsOf(all_steps_[rank], phase), all_requests_[rank]));
     }
     view.sees = visible_;
-    view.round_bytes = std::max<std::uint64_t>(options_.memory_bytes / 8, kBlockBytes);
+    view.round_bytes =
+        std::clamp<std::uint64_t>(options_.memory_bytes / 8, kBlockBytes, kMostRoundBytes);
     return MoveByExchange(context, group_, view, targets, local_, report_.bytes_received);
   }
 
