@@ -1,0 +1,88 @@
+import pathlib
+import shutil
+
+from harness import CommandTest
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "paddle"
+
+
+class IndexTest(CommandTest):
+    """`index`, and the other commands on checkpoints that Paddle wrote."""
+
+    def golden(self, case, name="run"):
+        shutil.copytree(GOLDEN / case, self.dir / name)
+
+    def test_gives_checksums_and_digests(self):
+        self.golden("3.3.1/ranks2")
+        before = self.run_reshard("info", "--json", "/run").json()
+        self.assertEqual((before["format"], before["checksums"], before["tensors"]), ("paddle", False, 17))
+        answer = self.run_reshard("index", "/run")
+        self.assertEqual(answer.code, 0)
+        self.assertIn("17 tensors in 2 files", answer.out)
+        self.assertIn("wrote 0.metadata.reshard", answer.out)
+        self.assertTrue(self.run_reshard("info", "--json", "/run").json()["checksums"])
+        tensors = self.run_reshard("ls", "--json", "/run").json()["tensors"]
+        self.assertTrue(all(tensor["digest"] for tensor in tensors))
+        verified = self.run_reshard("verify", "--json", "/run").json()["snapshots"][0]
+        self.assertEqual((verified["whole"], verified["structure_only"], verified["digests"]), (True, False, 17))
+
+    def test_verify_without_an_index_says_what_to_run(self):
+        self.golden("3.1.1/ranks2")
+        answer = self.run_reshard("verify", "/run")
+        self.assertEqual(answer.code, 0)
+        self.assertIn("structure only", answer.out)
+        self.assertIn("reshard index", answer.out)
+
+    def test_a_flipped_byte_is_found_afterwards(self):
+        self.golden("3.3.1/single")
+        self.assertEqual(self.run_reshard("index", "/run").code, 0)
+        chunk = self.run_reshard("ls", "--json", "/run").json()["tensors"][0]["chunks"][0]
+        path = self.dir / "run" / chunk["file"]
+        data = bytearray(path.read_bytes())
+        data[chunk["byte_offset"]] ^= 1
+        path.write_bytes(data)
+        answer = self.run_reshard("verify", "/run")
+        self.assertEqual(answer.code, 1)
+        self.assertIn("BLOCK_CHECKSUM", answer.out)
+
+    def test_every_id_or_the_named_one(self):
+        self.golden("3.3.1/ids")
+        one = self.run_reshard("index", "--json", "/run@1").json()
+        self.assertEqual([s["unique_id"] for s in one["snapshots"]], [1])
+        self.assertFalse((self.dir / "run" / "10.metadata.reshard").exists())
+        every = self.run_reshard("index", "--json", "/run").json()
+        self.assertEqual([s["index"] for s in every["snapshots"]],
+                         [f"{i}.metadata.reshard" for i in (0, 1, 10)])
+
+    def test_a_missing_file_is_named_and_nothing_written(self):
+        self.golden("3.3.1/ranks2")
+        (self.dir / "run" / "1_0.distcp").unlink()
+        answer = self.run_reshard("index", "/run")
+        self.assertEqual(answer.code, 1)
+        self.assertIn("1_0.distcp", answer.err)
+        self.assertFalse((self.dir / "run" / "0.metadata.reshard").exists())
+        info = self.run_reshard("info", "--json", "/run").json()
+        self.assertFalse(info["complete"])
+        self.assertEqual(info["problem"]["reason"], "FILE_MISSING")
+
+    def test_a_native_checkpoint_needs_none(self):
+        self.make("run")
+        answer = self.run_reshard("index", "/run")
+        self.assertEqual((answer.code, answer.out), (0, ""))
+        self.assertIn("native", answer.err)
+
+    def test_latest_takes_foreign_checkpoints_and_passes_over_torn_ones(self):
+        (self.dir / "run").mkdir()
+        self.golden("3.3.1/ranks2", "run/step-9")
+        self.golden("3.3.1/ranks2", "run/step-10")
+        (self.dir / "run" / "step-10" / "0_0.distcp").unlink()
+        answer = self.run_reshard("latest", "/run")
+        self.assertEqual((answer.code, answer.out), (0, f"{self.dir}/run/step-9\n"))
+        self.assertIn("step-10", answer.err)
+
+    def test_a_pickle_that_would_run_something_is_refused_by_name(self):
+        (self.dir / "run").mkdir()
+        (self.dir / "run" / "0.metadata").write_bytes(b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.")
+        answer = self.run_reshard("info", "/run")
+        self.assertEqual(answer.code, 2)
+        self.assertIn("os.system", answer.err)
