@@ -86,12 +86,11 @@ TEST_P(SilentRankTest, IsNamedByAllOthersInTime) {
   const auto [collective, silent] = GetParam();
   Groups groups = ShortGroups(5);
   const auto start = steady_clock::now();
-  EXPECT_EQ(
-      OnEveryRank(groups,
-                  [&, run = collective.run, silent = silent](ProcessGroup& group, int rank) {
-                    return rank == silent ? std::string() : ExpectNames(run(group), silent);
-                  }),
-      "");
+  EXPECT_EQ(OnEveryRank(groups,
+                        [&, run = collective.run, silent = silent](ProcessGroup& group, int rank) {
+                          return rank == silent ? std::string() : ExpectNames(run(group), silent);
+                        }),
+            "");
   const auto took = steady_clock::now() - start;
   EXPECT_GE(took, kDeadline);
   EXPECT_LT(took, 3 * kDeadline);
