@@ -273,6 +273,16 @@ TEST(ForeignTest, MetadataThatNamesForbiddenFilesOpensNone) {
   EXPECT_EQ(opened->catalog.num_tensors(), 0U);
 }
 
+// 2.6.2 leaves copies of replicated tensors in every file and names one of them.
+TEST(ForeignTest, ADataFileThatNothingNamesIsNoted) {
+  const std::unique_ptr<Storage> storage = InMemory(Golden("2.6.2/replicated_only"));
+  const auto report = Verify(*storage);
+  ASSERT_OK(report);
+  EXPECT_TRUE(report->whole());
+  EXPECT_THAT(report->notes,
+              ::testing::Contains(HasSubstr("1_0.distcp: 0.metadata does not name")));
+}
+
 // ---- the index
 
 class IndexTest : public ::testing::Test {
@@ -421,6 +431,22 @@ TEST_F(IndexTest, AStaleTemporaryOfADeadWriterIsNoObstacle) {
   }
   MakeIndex();
   EXPECT_TRUE(ReadCheckpoint(*storage_)->has_checksums);
+}
+
+TEST(ForeignTest, AForbiddenNameIsDamageSoThatAnOlderCheckpointIsTaken) {
+  std::map<std::string, Bytes> files = Golden("3.3.1/single");
+  std::string text(AsText(files.at("0.metadata")));
+  const std::string name = "0_0.distcp";
+  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    text.replace(at, name.size(), "../0.distc");
+  }
+  const ByteSpan bytes = AsBytes(text);
+  files["0.metadata"] = Bytes(bytes.begin(), bytes.end());
+  const std::unique_ptr<Storage> storage = InMemory(files);
+  const auto complete = OpenComplete(*storage, OnlyRef(*storage));
+  ASSERT_FALSE(complete.ok());
+  EXPECT_EQ(complete.error().reason, "BAD_NAME");
+  EXPECT_TRUE(IsIncomplete(complete.error()));
 }
 
 TEST_F(IndexTest, AnotherWriterAtWorkIsNotDisturbed) {

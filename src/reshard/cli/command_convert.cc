@@ -69,7 +69,7 @@ class ConvertCommand final : public Command {
          "through buffers of bounded size. With --ranks N every tensor is cut along its first axis "
          "over N ranks, as Shard(0) does; without it there is one rank, or as many as the values "
          "that differ by rank need. Tensors that share their bytes, nesting and objects are kept, "
-         "and so is the id.",
+         "and so is the id, except that Paddle's format always gets id 0.",
          "Before the new checkpoint is committed, the digests of all tensors are compared with "
          "those of the source. When anything fails, or is interrupted, nothing of it is left, and "
          "a DST that was not there before is gone again.",

@@ -141,8 +141,9 @@ class VerifyCommand final : public Command {
     }
     console.Message(report.damaged()
                         ? WhatToDo(opened, report)
-                        : "nothing is known to be damaged, but not everything could be read: mend "
-                          "that and verify again");
+                        : "not everything could be read or understood, so damage is not "
+                          "ruled out: a file that was refused is damaged, of a newer "
+                          "version, or not to be trusted");
     return report.damaged() ? ExitCode::kNo : ExitCode::kFailed;
   }
 

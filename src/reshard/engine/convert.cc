@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "reshard/base/mutex.h"
@@ -19,6 +21,7 @@
 #include "reshard/engine/save.h"
 #include "reshard/engine/save_format.h"
 #include "reshard/engine/tensor_reader.h"
+#include "reshard/format/paddle/names.h"
 
 namespace reshard {
 namespace {
@@ -92,7 +95,7 @@ class Converter {
   bool is_native() const { return options_.format == kNativeFormat; }
 
   Status ChooseRanks() {
-    if (selection_.tensors.empty() && selection_.objects.empty()) {
+    if (selection_.tensors.empty() && selection_.objects.empty() && source_.faults.empty()) {
       return MakeError(ErrorCode::kNotFound, "NO_SUCH_KEY",
                        fmt::format("nothing to convert: no key of {} is selected",
                                    source_.storage.description()));
@@ -114,7 +117,10 @@ class Converter {
                                    destination_.description()));
     }
     RESHARD_TRY_ASSIGN(const CheckpointList list, ListCheckpoints(destination_));
-    if (options_.overwrite || (list.empty() && list.unknown.empty())) {
+    // What a save in Paddle's format left behind when it died is no checkpoint: the next attempt
+    // takes other names.
+    const bool leftover = !is_native() && paddle::ParseName(list.unknown).has_value();
+    if (options_.overwrite || (list.empty() && (list.unknown.empty() || leftover))) {
       return OkStatus();
     }
     return MakeError(
@@ -216,14 +222,30 @@ class Converter {
     std::vector<Result<SaveResult>> results(groups.size());
     std::vector<std::thread> threads;
     rank_bytes_.resize(groups.size());
-    for (std::size_t rank = 0; rank < groups.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        results[rank] = SaveOnRank(state, budget, *groups[rank]);
-        groups[rank].reset();
-      });
+    std::promise<bool> start;  // false: some rank has no thread, and no other may wait for it
+    const std::shared_future<bool> started = start.get_future().share();
+    bool all_there = true;
+    try {
+      for (std::size_t rank = 0; rank < groups.size(); ++rank) {
+        threads.emplace_back([&, rank, started] {
+          if (started.get()) {
+            results[rank] = SaveOnRank(state, budget, *groups[rank]);
+          }
+          groups[rank].reset();
+        });
+      }
+    } catch (const std::system_error&) {
+      all_there = false;
     }
+    start.set_value(all_there);
+    const std::size_t count = threads.size();
     for (std::thread& thread : threads) {
       thread.join();
+    }
+    if (!all_there) {
+      return MakeError(ErrorCode::kUnavailable, "NO_THREADS",
+                       fmt::format("the system gives only {} of {} threads; convert to fewer ranks",
+                                   count, groups.size()));
     }
     RESHARD_TRY_ASSIGN(SaveResult saved, std::move(results[0]));
     report_.unique_id = saved.unique_id;

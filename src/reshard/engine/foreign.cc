@@ -209,6 +209,7 @@ Result<std::unique_ptr<ForeignMetadata>> ReadForeignMetadata(Storage& storage,
 ExaminedFile ExamineFile(Storage& storage, const ForeignFormat& format, const std::string& name) {
   ExaminedFile out;
   if (Status status = CheckForeignName(name); !status.ok()) {
+    status.error().code = ErrorCode::kCorruption;  // the metadata names it
     out.found = tl::unexpected<Error>(std::move(status).error());
     return out;
   }

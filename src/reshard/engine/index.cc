@@ -61,6 +61,11 @@ Result<std::unique_ptr<WritableObject>> CreateTemp(Storage& storage, const std::
 
 Status PublishIndex(Storage& storage, const std::string& name, ByteSpan bytes) {
   const std::string temp = TempName(name);
+  // Only a plain file may be replaced.
+  const Result<std::unique_ptr<ReadableObject>> older = storage.Open(name);
+  if (!older.ok() && older.error().reason != "FILE_MISSING") {
+    return tl::unexpected<Error>(older.error());
+  }
   RESHARD_TRY_ASSIGN(const std::unique_ptr<WritableObject> object, CreateTemp(storage, temp));
   RESHARD_TRY(object->WriteAt(0, bytes));
   RESHARD_TRY(object->Finish(bytes.size()));

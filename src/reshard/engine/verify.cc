@@ -54,7 +54,8 @@ class Verifier {
     RESHARD_TRY(CheckIds(list));
     for (std::size_t i = 0; i < list.ids.size(); ++i) {
       if (!options_.unique_id || *options_.unique_id == list.ids[i]) {
-        RESHARD_TRY(list.native() ? VerifyId(list.ids[i]) : VerifyForeign(list.foreign[i]));
+        RESHARD_TRY(list.native() ? VerifyId(list.ids[i])
+                                  : VerifyForeign(list.foreign[i], objects));
       }
     }
     std::uint64_t tensors = 0;
@@ -117,7 +118,7 @@ class Verifier {
   }
 
   /// The layout is always derived from the foreign files; an index adds checksums.
-  Status VerifyForeign(const ForeignRef& ref) {
+  Status VerifyForeign(const ForeignRef& ref, const std::vector<ObjectInfo>& objects) {
     SnapshotVerdict verdict;
     verdict.unique_id = ref.unique_id;
     ForeignOptions foreign;
@@ -130,6 +131,7 @@ class Verifier {
       const Assembled& content = opened->content;
       report_.notes.insert(report_.notes.end(), content.notes.begin(), content.notes.end());
       AddFaults(content.faults, verdict);
+      NoteUnnamed(ref, content, objects);
       if (index.catalog && content.faults.empty() &&
           !IsSameLayout(*index.catalog, content.catalog)) {
         verdict.faults.push_back({{ErrorCode::kCorruption, "INDEX_MISMATCH",
@@ -147,12 +149,48 @@ class Verifier {
     }
     verdict.structure_only = !index.catalog;
     if (index.catalog) {
+      const std::size_t known = verdict.faults.size();
       RESHARD_TRY(VerifySnapshot(*index.catalog, storage_, options_, pool_, verdict));
+      DropRepeated(known, verdict.faults);
     } else if (opened.ok()) {
       RESHARD_TRY(VerifySnapshot(opened->content.catalog, storage_, options_, pool_, verdict));
     }
     report_.snapshots.push_back(std::move(verdict));
     return OkStatus();
+  }
+
+  /// Data files of that id of which the metadata names nothing.
+  void NoteUnnamed(const ForeignRef& ref, const Assembled& content,
+                   const std::vector<ObjectInfo>& objects) {
+    std::set<std::string_view> named;
+    for (const FileEntry& file : content.catalog.files()) {
+      named.insert(file.name);
+    }
+    for (const ForeignFault& fault : content.faults) {
+      named.insert(fault.file);
+    }
+    for (const ObjectInfo& object : objects) {
+      if (FormatOf(ref).IsDataFileName(ref, object.name) && named.count(object.name) == 0) {
+        report_.notes.push_back(
+            fmt::format("{}: {} does not name it; it is left over, or its copies "
+                        "of tensors are not the ones that count",
+                        object.name, ref.metadata_name));
+      }
+    }
+  }
+
+  /// A file that is missing is so for the structure and for the index: once is enough.
+  static void DropRepeated(std::size_t known, std::vector<VerifyFault>& faults) {
+    const auto later = faults.begin() + static_cast<std::ptrdiff_t>(known);
+    faults.erase(std::remove_if(later, faults.end(),
+                                [&](const VerifyFault& fault) {
+                                  return std::any_of(
+                                      faults.begin(), later, [&fault](const VerifyFault& first) {
+                                        return first.file == fault.file &&
+                                               first.error.reason == fault.error.reason;
+                                      });
+                                }),
+                 faults.end());
   }
 
   void AddFaults(const std::vector<ForeignFault>& faults, SnapshotVerdict& verdict) const {

@@ -73,6 +73,9 @@ class ForeignFormat {
   virtual Result<std::unique_ptr<ForeignMetadata>> ReadMetadata(const ForeignRef& ref,
                                                                 ByteSource& source) const = 0;
 
+  /// Whether a file of this name would be one of its data files, named by the metadata or not.
+  virtual bool IsDataFileName(const ForeignRef& ref, std::string_view name) const = 0;
+
   /// Whether the first bytes of a single file look like a checkpoint of this format.
   virtual bool LooksLikeFile(std::string_view name, ByteSpan first_bytes) const = 0;
 

@@ -45,6 +45,24 @@ class IndexTest(CommandTest):
         self.assertEqual(answer.code, 1)
         self.assertIn("BLOCK_CHECKSUM", answer.out)
 
+    def test_what_is_no_plain_file_is_not_replaced(self):
+        self.golden("3.3.1/single")
+        (self.dir / "run" / "0.metadata.reshard").mkdir()
+        answer = self.run_reshard("index", "/run")
+        self.assertNotEqual(answer.code, 0)
+        self.assertIn("0.metadata.reshard", answer.err)
+        self.assertTrue((self.dir / "run" / "0.metadata.reshard").is_dir())
+        self.assertEqual(sorted(p.name for p in (self.dir / "run").iterdir()),
+                         ["0.metadata", "0.metadata.reshard", "0_0.distcp"])
+
+    def test_a_conversion_says_what_is_wrong_with_its_source(self):
+        self.golden("3.3.1/single")
+        (self.dir / "run" / "0_0.distcp").unlink()
+        answer = self.run_reshard("convert", "/run", "/native", "--to", "native")
+        self.assertEqual(answer.code, 1)
+        self.assertIn("0_0.distcp", answer.err)
+        self.assertFalse((self.dir / "native").exists())
+
     def test_every_id_or_the_named_one(self):
         self.golden("3.3.1/ids")
         one = self.run_reshard("index", "--json", "/run@1").json()

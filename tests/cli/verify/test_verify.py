@@ -91,8 +91,14 @@ class VerifyTest(CommandTest):
         ours, theirs = pty.openpty()
         done = subprocess.run([RESHARD, "verify", self.dir / "run"], stdout=subprocess.PIPE, stderr=theirs, text=True)
         os.close(theirs)
-        drawn = os.read(ours, 10_000).decode()
+        drawn = b""
+        try:
+            while part := os.read(ours, 10_000):
+                drawn += part
+        except OSError:  # EIO: the other end is closed and all is read
+            pass
         os.close(ours)
+        drawn = drawn.decode()
         self.assertEqual((done.returncode, done.stdout.count("\n")), (0, 1))
         self.assertRegex(drawn, r"^\rverify \[#*\.*\] +\d+%  .* of 1.18 MiB  .*/s")
         self.assertTrue(drawn.endswith("\r\x1b[K"))

@@ -75,4 +75,13 @@ struct Chunks {
 Status AddTensorTo(CatalogBuilder& builder, const std::string& key, const Path& path, DType dtype,
                    const Shape& shape, const Chunks& chunks);
 
+/// What is wrong with a shape, box or range that stands in a file is damage, not a caller's
+/// mistake.
+inline Status FromFile(Status status) {
+  if (!status.ok()) {
+    status.error().code = ErrorCode::kCorruption;
+  }
+  return status;
+}
+
 }  // namespace reshard::paddle

@@ -54,7 +54,11 @@ Status Chunks::Add(const Shape& offset, const Shape& shape, DType dtype, const S
   const Box local{offset, shape};
   std::vector<Box> parts = {local};
   if (!run.whole) {
-    RESHARD_TRY_ASSIGN(parts, FlattenedRangeToBoxes(local, run.begin, run.end));
+    Result<std::vector<Box>> boxes_of_range = FlattenedRangeToBoxes(local, run.begin, run.end);
+    if (!boxes_of_range.ok()) {
+      return FromFile(tl::unexpected<Error>(std::move(boxes_of_range).error()));
+    }
+    parts = std::move(*boxes_of_range);
   }
   std::uint64_t at = run.byte_offset;
   for (Box& part : parts) {
@@ -75,11 +79,11 @@ Status AddTensorTo(CatalogBuilder& builder, const std::string& key, const Path& 
   if (key.empty()) {
     return MakeError(ErrorCode::kCorruption, "BAD_KEY", "a tensor has an empty key");
   }
-  RESHARD_TRY(CheckShape(shape, dtype));
+  RESHARD_TRY(FromFile(CheckShape(shape, dtype)));
   const std::uint64_t total = NumBytes(shape, dtype);
   std::uint64_t bytes = 0;
   for (const Box& box : chunks.boxes) {
-    RESHARD_TRY(CheckBox(box, shape, dtype));
+    RESHARD_TRY(FromFile(CheckBox(box, shape, dtype)));
     bytes += NumBytes(box, dtype);
     if (bytes > total) {
       break;

@@ -86,7 +86,7 @@ void Assembler::AddSplit(const SplitArray& split, const DataFile& file) {
     }
     const StoredArray& part = *found->second;
     dtype = part.dtype;
-    Status status = CheckShape(split.shape, *dtype);
+    Status status = FromFile(CheckShape(split.shape, *dtype));
     const std::uint64_t count = NumElements(part.shape);
     if (status.ok()) {
       status = chunks.Add(Shape(split.shape.size()), split.shape, *dtype,
@@ -97,6 +97,10 @@ void Assembler::AddSplit(const SplitArray& split, const DataFile& file) {
       return;
     }
     at += count;
+  }
+  if (!dtype) {
+    Note(MakeError(ErrorCode::kCorruption, kBadArray, "it has no parts"), split.key);
+    return;
   }
   Note(AddTensorTo(builder_, split.key, Path{PathPart(split.key)}, *dtype, split.shape, chunks),
        split.key);

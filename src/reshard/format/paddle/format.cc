@@ -26,6 +26,7 @@ class PaddleFormat final : public ForeignFormat {
   std::vector<ForeignRef> Find(std::span<const std::string> names) const override;
   Result<std::unique_ptr<ForeignMetadata>> ReadMetadata(const ForeignRef& ref,
                                                         ByteSource& source) const override;
+  bool IsDataFileName(const ForeignRef& ref, std::string_view name) const override;
   bool LooksLikeFile(std::string_view name, ByteSpan first_bytes) const override;
   Result<Bytes> Examine(std::string_view name, ByteSource& file) const override;
   Result<Assembled> Assemble(const ForeignRef& ref, const ForeignMetadata& metadata,
@@ -52,6 +53,11 @@ Result<std::unique_ptr<ForeignMetadata>> PaddleFormat::ReadMetadata(const Foreig
   }
   RESHARD_TRY_ASSIGN(Metadata metadata, DecodeMetadata(source));
   return std::unique_ptr<ForeignMetadata>(std::make_unique<PaddleMetadata>(std::move(metadata)));
+}
+
+bool PaddleFormat::IsDataFileName(const ForeignRef& ref, std::string_view name) const {
+  const std::optional<Name> parsed = ParseName(name);
+  return parsed && parsed->kind == NameKind::kData && parsed->unique_id == ref.unique_id;
 }
 
 bool PaddleFormat::LooksLikeFile(std::string_view name, ByteSpan first_bytes) const {

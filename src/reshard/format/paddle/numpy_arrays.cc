@@ -88,6 +88,13 @@ Result<NumpyArray> ReadReconstructed(const Document& document, NodeId node) {
 }
 
 Result<NumpyArray> ReadFromBuffer(const Document& document, NodeId node) {
+  const NodeId all = document.args(node);
+  if (document.items(all).size() == 5) {  // order 'K' and the order of the axes
+    return MakeError(ErrorCode::kUnsupported, kBadArray,
+                     fmt::format("byte {}: an array whose axes are permuted in memory; save it "
+                                 "through numpy.ascontiguousarray",
+                                 document.offset(node)));
+  }
   RESHARD_TRY_ASSIGN(const std::span<const NodeId> args, Args(document, node, 4));
   const bool is_text = document.kind(args[3]) == Kind::kText;
   const std::string_view order = is_text ? document.Text(args[3]) : std::string_view();
