@@ -5,7 +5,9 @@
 namespace reshard::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;  // signal handlers have no other way
+// Signal handlers have no other way.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+volatile std::sig_atomic_t interrupted = 0;
 
 void Note(int /*signal*/) { interrupted = 1; }
 
