@@ -502,6 +502,7 @@ class SaveSession {
         const std::vector<CommitRecord> records,
         format_->MakeRecords({info, *plan_, reports, merged_objects_, global_ranks, Inspect()}));
     std::vector<std::string> files;
+    files.reserve(reports.size());
     for (const WriteReport& report : reports) {
       files.push_back(report.file_name);
     }

@@ -145,7 +145,7 @@ class Verifier {
                                   0});
       }
     } else {
-      verdict.faults.push_back({std::move(opened).error(), ref.metadata_name, std::nullopt, {}, 0});
+      verdict.faults.push_back({opened.error(), ref.metadata_name, std::nullopt, {}, 0});
     }
     verdict.structure_only = !index.catalog;
     if (index.catalog) {

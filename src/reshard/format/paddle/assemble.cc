@@ -291,7 +291,9 @@ void Assembler::AddTensor(const MetadataTensor& tensor) {
   if (const std::optional<std::uint32_t> mapped = path_of_.Find(tensor.key)) {
     const Path& other = metadata_.flat_mapping[*mapped].second;
     const bool fits = FlatKey(other) == tensor.key;
-    path = fits ? other : std::move(path);
+    if (fits) {
+      path = other;
+    }
     odd_paths_ += fits ? 0 : 1;
   }
   const Status status = AddTensorTo(*builder_, tensor.key, path, *dtype_, ShapeOf(tensor), chunks);

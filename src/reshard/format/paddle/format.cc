@@ -86,8 +86,8 @@ Result<Assembled> PaddleFormat::Assemble(const ForeignRef& ref, const ForeignMet
 }  // namespace
 
 const ForeignFormat& Format() {
-  static const PaddleFormat kFormat;
-  return kFormat;
+  static const PaddleFormat format;
+  return format;
 }
 
 }  // namespace reshard::paddle

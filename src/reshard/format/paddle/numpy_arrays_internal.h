@@ -63,7 +63,7 @@ Result<Shape> ReadShape(const pickle::Document& document, pickle::NodeId node);
 Result<DType> ReadDtype(const pickle::Document& document, pickle::NodeId node);
 
 /// Decoded bytes between two entries of Segment::checkpoints.
-inline constexpr std::uint64_t kCheckpointBytes = 64 * 1024;
+inline constexpr std::uint64_t kCheckpointBytes = std::uint64_t{64} * 1024;
 
 /// A payload of an encoded file as a part of the decoded arrays.
 struct Segment {

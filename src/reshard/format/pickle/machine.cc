@@ -238,14 +238,14 @@ Status Machine::Text(int length_bytes) {
     return Payload(Kind::kLongText, size, length_bytes);
   }
   RESHARD_TRY(Need(size));
-  const auto head = static_cast<std::uint64_t>(1 + length_bytes);
+  const std::uint64_t head = 1 + static_cast<std::uint64_t>(length_bytes);
   return Push(builder_.Text(AsText({window_.Take(size), size}), at_, head));
 }
 
 Status Machine::Payload(Kind kind, std::uint64_t size, int length_bytes) {
   RESHARD_TRY(Bound(size));
   window_.Skip(size);
-  return PushNode(builder_.InSource(kind, size, at_, static_cast<std::uint64_t>(1 + length_bytes)));
+  return PushNode(builder_.InSource(kind, size, at_, 1 + static_cast<std::uint64_t>(length_bytes)));
 }
 
 Status Machine::ByteString(int length_bytes) {
@@ -631,7 +631,7 @@ Status Machine::CheckBudget() const {
 }
 
 Status Machine::Opcode() {
-  constexpr std::uint64_t kCheckEvery = 64 * 1024;
+  constexpr std::uint64_t kCheckEvery = std::uint64_t{64} * 1024;
   at_ = window_.offset();
   if (frame_end_ == at_) {
     frame_end_ = 0;

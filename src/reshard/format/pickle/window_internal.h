@@ -17,7 +17,7 @@ namespace reshard::pickle {
 class Window {
  public:
   /// Most bytes that Fill can be asked for.
-  static constexpr std::uint64_t kLargest = 256 * 1024;
+  static constexpr std::uint64_t kLargest = std::uint64_t{256} * 1024;
 
   Window(ByteSource& source, std::uint64_t begin, std::uint64_t end)
       : source_(source), end_(end), base_(begin) {}
@@ -53,7 +53,7 @@ class Window {
  private:
   static constexpr std::uint64_t kFirst = 4096;
   static constexpr std::uint64_t kAfterJump = 512;
-  static constexpr std::uint64_t kShortJump = 16 * 1024;
+  static constexpr std::uint64_t kShortJump = std::uint64_t{16} * 1024;
 
   Status Refill(std::uint64_t size);
 

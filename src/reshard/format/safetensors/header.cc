@@ -209,6 +209,7 @@ Result<Entry> CheckEntry(RawEntry raw, std::uint64_t payload_offset, std::uint64
 /// Names differ, and the bytes follow each other without gap from begin to end.
 Status CheckAll(std::vector<Entry>& entries, std::uint64_t payload_offset, std::uint64_t size) {
   std::vector<std::string_view> names;
+  names.reserve(entries.size());
   for (const Entry& entry : entries) {
     names.push_back(entry.name);
   }
