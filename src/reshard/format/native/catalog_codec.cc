@@ -326,7 +326,9 @@ class Decoder {
       return OkStatus();
     }
     column.resize(bytes.size() / sizeof(T));
-    std::memcpy(column.data(), bytes.data(), bytes.size());
+    if (!bytes.empty()) {
+      std::memcpy(column.data(), bytes.data(), bytes.size());
+    }
     return OkStatus();
   }
 
