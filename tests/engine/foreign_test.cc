@@ -256,7 +256,8 @@ TEST(ForeignTest, AMissingDataFileConcernsItsTensorsOnly) {
   EXPECT_THAT(OpenComplete(*storage, OnlyRef(*storage)), FailsWith("FILE_MISSING"));
 }
 
-TEST(ForeignTest, MetadataThatNamesForbiddenFilesOpensNone) {
+/// A checkpoint whose metadata names a file outside its directory.
+std::unique_ptr<Storage> WithForbiddenName() {
   std::map<std::string, Bytes> files = Golden("3.3.1/single");
   std::string text(AsText(files.at("0.metadata")));
   const std::string name = "0_0.distcp";
@@ -265,7 +266,11 @@ TEST(ForeignTest, MetadataThatNamesForbiddenFilesOpensNone) {
   }
   const ByteSpan bytes = AsBytes(text);
   files["0.metadata"] = Bytes(bytes.begin(), bytes.end());
-  const std::unique_ptr<Storage> storage = InMemory(files);
+  return InMemory(files);
+}
+
+TEST(ForeignTest, MetadataThatNamesForbiddenFilesOpensNone) {
+  const std::unique_ptr<Storage> storage = WithForbiddenName();
   const auto opened = ReadCheckpoint(*storage);
   ASSERT_OK(opened);
   ASSERT_FALSE(opened->faults.empty());
@@ -434,15 +439,7 @@ TEST_F(IndexTest, AStaleTemporaryOfADeadWriterIsNoObstacle) {
 }
 
 TEST(ForeignTest, AForbiddenNameIsDamageSoThatAnOlderCheckpointIsTaken) {
-  std::map<std::string, Bytes> files = Golden("3.3.1/single");
-  std::string text(AsText(files.at("0.metadata")));
-  const std::string name = "0_0.distcp";
-  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
-    text.replace(at, name.size(), "../0.distc");
-  }
-  const ByteSpan bytes = AsBytes(text);
-  files["0.metadata"] = Bytes(bytes.begin(), bytes.end());
-  const std::unique_ptr<Storage> storage = InMemory(files);
+  const std::unique_ptr<Storage> storage = WithForbiddenName();
   const auto complete = OpenComplete(*storage, OnlyRef(*storage));
   ASSERT_FALSE(complete.ok());
   EXPECT_EQ(complete.error().reason, "BAD_NAME");

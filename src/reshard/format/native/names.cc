@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "reshard/format/name_parts_internal.h"
 
 namespace reshard::native {
 namespace {
@@ -11,28 +11,6 @@ constexpr std::string_view kCatalogEnd = ".reshard";
 constexpr std::string_view kTempEnd = ".reshard.tmp";
 constexpr std::string_view kDeletingEnd = ".reshard.deleting";
 constexpr std::string_view kDataEnd = ".safetensors";
-
-/// Takes a canonical decimal from the front of `text`.
-bool TakeNumber(std::string_view& text, std::uint64_t& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) {
-    return false;
-  }
-  const auto digits = static_cast<std::size_t>(end - text.data());
-  if (digits > 1 && text[0] == '0') {
-    return false;
-  }
-  text.remove_prefix(digits);
-  return true;
-}
-
-bool TakeText(std::string_view& text, std::string_view prefix) {
-  if (!text.starts_with(prefix)) {
-    return false;
-  }
-  text.remove_prefix(prefix.size());
-  return true;
-}
 
 }  // namespace
 
