@@ -32,7 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   RESHARD_CHECK(again.ok() && reshard::paddle::EncodeDataFile(*again) == message);
   const reshard::ForeignRef ref = {"paddle", "f", 0};
   const auto& format = reshard::paddle::Format();
-  const auto metadata = format.ReadMetadata(ref, source);
+  reshard::ByteSource* const sources[] = {&source};
+  const auto metadata = format.ReadMetadata(ref, sources);
   RESHARD_CHECK(metadata.ok());
   const reshard::ExaminedFile examined[] = {{size, 0, message}};
   RESHARD_CHECK(format.Assemble(ref, **metadata, examined).ok());

@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"BoxExtent", "BOX_OUT_OF_SHAPE", [](C& c) { c.chunk_boxes[3] = 4; }},
         Broken{"BoxWraps", "BOX_OUT_OF_SHAPE", [](C& c) { c.chunk_boxes[4] = ~0ULL; }},
         Broken{"FileNumber", "CHUNK_OUT_OF_FILE", [](C& c) { c.chunk_files[0] = 2; }},
-        Broken{"Order", "CHUNK_OUT_OF_FILE", [](C& c) { c.chunk_orders[0] = 2; }},
+        Broken{"Order", "CHUNK_OUT_OF_FILE", [](C& c) { c.chunk_orders[0] = 2 + 120; }},
         Broken{"BeforePayload", "CHUNK_OUT_OF_FILE", [](C& c) { c.chunk_offsets[0] = 4095; }},
         Broken{"PastEnd", "CHUNK_OUT_OF_FILE", [](C& c) { c.chunk_offsets[0] = 4129; }},
         Broken{"OffsetWraps", "CHUNK_OUT_OF_FILE", [](C& c) { c.chunk_offsets[0] = ~0ULL - 8; }},

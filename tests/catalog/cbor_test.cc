@@ -96,6 +96,17 @@ TEST(CborTest, ReadsAndWritesTheExamplesOfRfc8949) {
   }
 }
 
+TEST(CborTest, KeepsValuesOfForeignTypes) {
+  const Value value = Value::List{Opaque{"a.B", FromHex("0102")}, 1};
+  EXPECT_EQ(ToHex(EncodeObject(value)), "82d81b8263612e4242010201");
+  ASSERT_OK_AND_ASSIGN(const Value again, DecodeObject(EncodeObject(value)));
+  EXPECT_EQ(again, value);
+  EXPECT_EQ(again.get_if<Value::List>()->front().kind(), "opaque");
+  for (const char* bad : {"d81b80", "d81b8161", "d81b82426161416100", "d81c8263612e424100"}) {
+    EXPECT_THAT(DecodeObject(FromHex(bad)), FailsWith("BAD_OBJECT"));
+  }
+}
+
 TEST(CborTest, RefusesWhatIsOutsideTheSubset) {
   for (const char* hex : {
            "1bffffffffffffffff",      // 2^64 - 1

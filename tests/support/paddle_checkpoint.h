@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,7 +26,7 @@ inline Result<Assembled> OpenPaddle(const PaddleFiles& files, const ForeignRef& 
   const ForeignFormat& format = paddle::Format();
   MemorySource source(files.at(ref.metadata_name));
   RESHARD_TRY_ASSIGN(const std::unique_ptr<ForeignMetadata> metadata,
-                     format.ReadMetadata(ref, source));
+                     format.ReadMetadata(ref, std::array<ByteSource*, 1>{&source}));
   std::vector<ExaminedFile> examined;
   for (const std::string& name : metadata->files()) {
     ExaminedFile& file = examined.emplace_back();
@@ -37,7 +38,7 @@ inline Result<Assembled> OpenPaddle(const PaddleFiles& files, const ForeignRef& 
     MemorySource data(found->second);
     file.size = data.size();
     file.mtime_ns = 17;
-    file.found = format.Examine(name, data);
+    file.found = format.Examine(name, data, {});
   }
   return format.Assemble(ref, *metadata, examined);
 }

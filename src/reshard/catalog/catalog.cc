@@ -132,7 +132,7 @@ Status ChunkFault(const CatalogColumns& c, std::string_view key, DType dtype,
                                                       ToString(box), status.error().message));
   }
   if (c.chunk_files[chunk] >= c.files.size() ||
-      c.chunk_orders[chunk] > static_cast<std::uint8_t>(ChunkOrder::kColumnMajor)) {
+      !IsValidOrder(static_cast<ChunkOrder>(c.chunk_orders[chunk]), shape.size())) {
     return Corrupt("CHUNK_OUT_OF_FILE",
                    fmt::format("tensor '{}': chunk {} names no file", key, ToString(box)));
   }
@@ -160,7 +160,7 @@ std::optional<std::uint64_t> FastCheckChunk(const CatalogColumns& c, const DType
     return std::nullopt;
   }
   if (c.chunk_files[chunk] >= c.files.size() ||
-      c.chunk_orders[chunk] > static_cast<std::uint8_t>(ChunkOrder::kColumnMajor)) {
+      !IsValidOrder(static_cast<ChunkOrder>(c.chunk_orders[chunk]), shape.size())) {
     return std::nullopt;
   }
   const FileEntry& file = c.files[c.chunk_files[chunk]];

@@ -34,11 +34,26 @@ enum class CatalogKind : std::uint8_t {
   kFragment = 3,  ///< One data file's own entries, inside that file.
 };
 
-/// How the elements of a chunk lie in its file. Numbers are stored.
+/// How the elements of a chunk lie in its file: dense, but with the axes in some order. Numbers are
+/// stored: from 2 on, 2 + the lexicographic rank of that order among all orders of the chunk's axes
+/// (at most kMostPermutedAxes of them).
 enum class ChunkOrder : std::uint8_t {
   kRowMajor = 0,
   kColumnMajor = 1,
 };
+
+/// Most axes of a chunk that is neither row-major nor column-major.
+inline constexpr std::size_t kMostPermutedAxes = 5;
+
+/// Whether `order` means anything for so many axes.
+bool IsValidOrder(ChunkOrder order, std::size_t axes);
+
+/// The axes in the order in which they lie in the file, outermost first. `order` must be valid.
+std::vector<std::size_t> AxesInFile(ChunkOrder order, std::size_t axes);
+
+/// The opposite, in its canonical form; nothing when it cannot be stored (more than
+/// kMostPermutedAxes axes), or when `axes` is no order of axes.
+std::optional<ChunkOrder> OrderOf(std::span<const std::size_t> axes);
 
 /// How the bytes of a file become those that chunks point into. Numbers are stored.
 enum class FileEncoding : std::uint8_t {

@@ -18,9 +18,11 @@ enum Major : std::uint8_t {
   kText = 3,
   kArray = 4,
   kMapType = 5,
+  kTag = 6,
   kSimple = 7
 };
 
+constexpr std::uint64_t kOpaqueTag = 27;  // IANA CBOR tags: serialised object, [type, its form]
 constexpr std::uint8_t kFalse = 0xf4;
 constexpr std::uint8_t kTrue = 0xf5;
 constexpr std::uint8_t kNull = 0xf6;
@@ -91,6 +93,11 @@ void AppendValue(Bytes& out, const Value& value) {
     for (const Value& item : *list) {
       AppendValue(out, item);
     }
+  } else if (const auto* opaque = value.get_if<Opaque>()) {
+    AppendHead(out, kTag, kOpaqueTag);
+    AppendHead(out, kArray, 2);
+    AppendString(out, kText, AsBytes(opaque->type));
+    AppendString(out, kBytesType, opaque->bytes);
   } else {
     const auto* map = value.get_if<Value::Map>();
     RESHARD_CHECK(map != nullptr);
@@ -131,6 +138,8 @@ class Decoder {
         return ReadList(head.value, depth);
       case kMapType:
         return ReadMap(head.value, depth);
+      case kTag:
+        return ReadOpaque(head.value, depth);
       case kSimple:
         return Simple(head);
       default:
@@ -259,6 +268,20 @@ class Decoder {
       map.emplace_back(std::move(key), std::move(item));
     }
     return Value(std::move(map));
+  }
+
+  Result<Value> ReadOpaque(std::uint64_t tag, std::size_t depth) {
+    if (tag != kOpaqueTag) {
+      return Bad("a tag that objects do not use");
+    }
+    RESHARD_TRY_ASSIGN(Value parts, ReadValue(depth + 1));
+    auto* list = parts.get_if<Value::List>();
+    if (list == nullptr || list->size() != 2 || (*list)[0].get_if<std::string>() == nullptr ||
+        (*list)[1].get_if<Bytes>() == nullptr) {
+      return Bad("an opaque value that is not a type and bytes");
+    }
+    return Value(Opaque{std::move(*(*list)[0].get_if<std::string>()),
+                        std::move(*(*list)[1].get_if<Bytes>())});
   }
 
   Result<PathPart> ReadPart() {

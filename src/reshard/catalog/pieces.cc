@@ -12,16 +12,6 @@
 namespace reshard {
 namespace {
 
-/// Axes in the order in which a chunk's elements lie in its file, outermost first.
-std::vector<std::size_t> FileAxisOrder(std::size_t axes, ChunkOrder order) {
-  std::vector<std::size_t> out(axes);
-  std::iota(out.begin(), out.end(), 0);
-  if (order == ChunkOrder::kColumnMajor) {
-    std::reverse(out.begin(), out.end());
-  }
-  return out;
-}
-
 Index Permute(const Index& values, std::span<const std::size_t> order) {
   Index out(order.size());
   std::transform(order.begin(), order.end(), out.begin(), [&](std::size_t a) { return values[a]; });
@@ -33,14 +23,14 @@ Piece MakePiece(std::uint32_t want, const Chunk& chunk, DType dtype, Box common)
   piece.want = want;
   piece.file = chunk.file;
   piece.box = std::move(common);
-  piece.row_major = chunk.order == ChunkOrder::kRowMajor || piece.box.extent.size() < 2;
+  piece.order = chunk.order;
   piece.file_offset = chunk.byte_offset;
   if (chunk.box == BoxView(piece.box)) {  // the usual case, and a frequent one
     piece.file_to_dense.run_bytes = NumBytes(piece.box, dtype);
     return piece;
   }
   const std::uint32_t unit = Info(dtype).unit_bytes;
-  const std::vector<std::size_t> order = FileAxisOrder(piece.box.extent.size(), chunk.order);
+  const std::vector<std::size_t> order = AxesInFile(chunk.order, piece.box.extent.size());
   const Box stored = ToUnits(chunk.box, dtype);
   const Box units = ToUnits(piece.box, dtype);
   const Index stored_extent = Permute(stored.extent, order);
@@ -171,8 +161,7 @@ PlacedNest MakePlacedNest(const Piece& piece, PieceSource source, DType dtype,
   const std::uint32_t unit = Info(dtype).unit_bytes;
   const Box units = ToUnits(piece.box, dtype);
   const Box target = ToUnits(target_box, dtype);
-  const std::vector<std::size_t> order = FileAxisOrder(
-      units.extent.size(), piece.row_major ? ChunkOrder::kRowMajor : ChunkOrder::kColumnMajor);
+  const std::vector<std::size_t> order = AxesInFile(piece.order, units.extent.size());
   const Index extent = Permute(units.extent, order);
   PlacedNest out;
   std::vector<std::int64_t> strides;

@@ -28,8 +28,11 @@ struct Piece {
   Box box;                        ///< In the tensor's coordinates.
   CopyNest file_to_dense;  ///< Runs in the file, increasing; source offsets from file_offset.
   std::vector<std::int64_t>
-      file_strides;       ///< Bytes per axis (last in units), outermost in file first.
-  bool row_major = true;  ///< Dense order is the box's row-major order.
+      file_strides;  ///< Bytes per axis (last in units), outermost in file first.
+  ChunkOrder order = ChunkOrder::kRowMajor;  ///< Of the chunk, and so of the dense bytes.
+
+  /// Whether dense order is the box's row-major order.
+  bool row_major() const { return order == ChunkOrder::kRowMajor || box.extent.size() < 2; }
 
   std::uint64_t num_bytes() const { return file_to_dense.num_bytes(); }
 

@@ -52,9 +52,9 @@ PerRank& PerRank::operator=(const PerRank& other) {
 PerRank::~PerRank() = default;
 
 std::string_view Value::kind() const {
-  static constexpr std::array<std::string_view, 11> kNames = {
-      "null", "bool", "int",    "float",    "string",   "bytes",
-      "list", "map",  "tensor", "per-rank", "too large"};
+  static constexpr std::array<std::string_view, 12> kNames = {
+      "null", "bool", "int",    "float",    "string", "bytes",
+      "list", "map",  "tensor", "per-rank", "opaque", "too large"};
   return kNames[data_.index()];
 }
 
@@ -136,6 +136,9 @@ bool operator==(const Value& a, const Value& b) {
   }
   if (const auto* bytes = a.get_if<Bytes>()) {
     return *bytes == *b.get_if<Bytes>();
+  }
+  if (const auto* opaque = a.get_if<Opaque>()) {
+    return *opaque == *b.get_if<Opaque>();
   }
   if (const auto* number = std::get_if<Value::TooLarge>(&a.data_)) {
     return *number == std::get<Value::TooLarge>(b.data_);

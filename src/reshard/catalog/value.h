@@ -24,6 +24,13 @@ namespace reshard {
 
 class Value;
 
+/// A value of a type that is not ours, kept as it was found: never interpreted, never executed.
+struct Opaque {
+  std::string type;  ///< As its format names it: "argparse.Namespace".
+  Bytes bytes;  ///< Its form there, where it stands alone (a record of torch.save); else empty.
+  bool operator==(const Opaque&) const = default;
+};
+
 /// A key of a map: text, or an integer that stays one.
 using MapKey = std::variant<std::int64_t, std::string>;
 
@@ -115,6 +122,8 @@ class Value {
 
   Value(Tensor value) : data_(std::move(value)) {}  // NOLINT
 
+  Value(Opaque value) : data_(std::move(value)) {}  // NOLINT
+
   Value(PerRank value) : data_(std::move(value)) {}  // NOLINT
 
   /// Integers are 64-bit and signed. A larger one is kept as kind "too large", which Flatten, and
@@ -130,7 +139,7 @@ class Value {
   }
 
   /// The held value if it is a T: bool, std::int64_t, double, std::string, Bytes, List, Map,
-  /// Tensor, PerRank; else null.
+  /// Tensor, PerRank, Opaque; else null.
   template <typename T>
   const T* get_if() const {
     return std::get_if<T>(&data_);
@@ -147,7 +156,7 @@ class Value {
   bool is_too_large() const { return std::holds_alternative<TooLarge>(data_); }
 
   /// "null", "bool", "int", "float", "string", "bytes", "list", "map", "tensor", "per-rank",
-  /// "too large".
+  /// "opaque", "too large".
   std::string_view kind() const;
 
   /// The entry of a map, made when missing; a null value becomes a map. Another kind is a bug of
@@ -182,7 +191,7 @@ class Value {
   };
 
   std::variant<std::monostate, bool, std::int64_t, double, std::string, Bytes, List, Map, Tensor,
-               PerRank, TooLarge>
+               PerRank, Opaque, TooLarge>
       data_;
 };
 

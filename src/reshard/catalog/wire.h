@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "reshard/base/bytes.h"
 #include "reshard/base/result.h"
@@ -72,6 +74,30 @@ class WireReader {
   ByteSpan bytes_;
   std::size_t at_ = 0;
 };
+
+/// Appends a counted list of counted texts.
+inline void AppendTexts(Bytes& out, std::span<const std::string> texts) {
+  AppendLittle(out, static_cast<std::uint32_t>(texts.size()));
+  for (const std::string& text : texts) {
+    AppendCounted(out, AsBytes(text));
+  }
+}
+
+/// The opposite of AppendTexts.
+inline bool ReadTexts(WireReader& reader, std::vector<std::string>& out) {
+  std::uint32_t count = 0;
+  if (!reader.Read(count)) {
+    return false;
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ByteSpan text;
+    if (!reader.ReadCounted(text)) {
+      return false;
+    }
+    out.emplace_back(AsText(text));
+  }
+  return true;
+}
 
 /// The error for a message that does not decode: ranks run different versions, or a bug.
 inline tl::unexpected<Error> BadMessage(std::string_view what) {

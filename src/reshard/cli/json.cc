@@ -44,6 +44,9 @@ Json ToJson(const Value& value) {
   if (const auto* bytes = value.get_if<Bytes>()) {
     return Base64(*bytes);
   }
+  if (const auto* opaque = value.get_if<Opaque>()) {
+    return {{"opaque", opaque->type}, {"bytes", Base64(opaque->bytes)}};
+  }
   if (const auto* list = value.get_if<Value::List>()) {
     Json out = Json::array();
     for (const Value& entry : *list) {

@@ -55,6 +55,12 @@ std::string Ignored(const std::string& index, std::string_view why) {
   return fmt::format("{} is not used: {}; `reshard index` writes it anew", index, why);
 }
 
+std::vector<std::string> MetadataNames(const ForeignRef& ref) {
+  std::vector<std::string> names = {ref.metadata_name};
+  names.insert(names.end(), ref.more_names.begin(), ref.more_names.end());
+  return names;
+}
+
 /// Names obey the rule, every file is where the index says.
 Status CheckIndexedFiles(const Catalog& catalog) {
   for (const FileEntry& file : catalog.files()) {
@@ -151,19 +157,21 @@ Result<std::vector<ForeignRef>> FindForeign(Storage& storage) {
 
 Result<Fingerprint> MetadataFingerprint(Storage& storage, const ForeignRef& ref,
                                         const Catalog& catalog) {
-  RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object, storage.Open(ref.metadata_name));
-  const bool in_data =
-      std::any_of(catalog.files().begin(), catalog.files().end(),
-                  [&ref](const FileEntry& file) { return file.name == ref.metadata_name; });
-  Fingerprint out{object->size(), Crc64({})};
-  const std::uint64_t end = in_data ? std::min(kHeadBytes, out.size) : out.size;
-  Bytes buffer(std::min<std::uint64_t>(std::uint64_t{1} << 20, end));
-  for (std::uint64_t at = 0; at < end;) {
-    const std::uint64_t size = std::min<std::uint64_t>(buffer.size(), end - at);
-    const MutableByteSpan part = MutableByteSpan(buffer).first(size);
-    RESHARD_TRY(object->ReadAt(at, part));
-    out.checksum = Crc64Combine(out.checksum, Crc64(part), size);
-    at += size;
+  Fingerprint out{0, Crc64({})};
+  for (const std::string& name : MetadataNames(ref)) {
+    RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object, storage.Open(name));
+    const bool in_data = std::any_of(catalog.files().begin(), catalog.files().end(),
+                                     [&name](const FileEntry& file) { return file.name == name; });
+    out.size += object->size();
+    const std::uint64_t end = in_data ? std::min(kHeadBytes, object->size()) : object->size();
+    Bytes buffer(std::min<std::uint64_t>(std::uint64_t{1} << 20, end));
+    for (std::uint64_t at = 0; at < end;) {
+      const std::uint64_t size = std::min<std::uint64_t>(buffer.size(), end - at);
+      const MutableByteSpan part = MutableByteSpan(buffer).first(size);
+      RESHARD_TRY(object->ReadAt(at, part));
+      out.checksum = Crc64Combine(out.checksum, Crc64(part), size);
+      at += size;
+    }
   }
   return out;
 }
@@ -198,15 +206,21 @@ Result<ForeignIndex> ReadIndex(Storage& storage, const ForeignRef& ref) {
 
 Result<std::unique_ptr<ForeignMetadata>> ReadForeignMetadata(Storage& storage,
                                                              const ForeignRef& ref) {
-  RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object, storage.Open(ref.metadata_name));
-  Result<std::unique_ptr<ForeignMetadata>> metadata = FormatOf(ref).ReadMetadata(ref, *object);
+  std::vector<std::unique_ptr<ReadableObject>> objects;
+  std::vector<ByteSource*> sources;
+  for (const std::string& name : MetadataNames(ref)) {
+    RESHARD_TRY_ASSIGN(objects.emplace_back(), storage.Open(name));
+    sources.push_back(objects.back().get());
+  }
+  Result<std::unique_ptr<ForeignMetadata>> metadata = FormatOf(ref).ReadMetadata(ref, sources);
   if (!metadata.ok()) {
     return tl::unexpected<Error>(metadata.error().WithContext(ref.metadata_name));
   }
   return metadata;
 }
 
-ExaminedFile ExamineFile(Storage& storage, const ForeignFormat& format, const std::string& name) {
+ExaminedFile ExamineFile(Storage& storage, const ForeignFormat& format, const std::string& name,
+                         ByteSpan request) {
   ExaminedFile out;
   if (Status status = CheckForeignName(name); !status.ok()) {
     status.error().code = ErrorCode::kCorruption;  // the metadata names it
@@ -220,7 +234,7 @@ ExaminedFile ExamineFile(Storage& storage, const ForeignFormat& format, const st
   }
   out.size = (*object)->size();
   out.mtime_ns = (*object)->mtime_ns();
-  out.found = format.Examine(name, **object);
+  out.found = format.Examine(name, **object, request);
   if (!out.found.ok()) {
     out.found = tl::unexpected<Error>(out.found.error().WithContext(name));
   }
@@ -251,7 +265,7 @@ Result<ForeignCheckpoint> OpenForeign(Storage& storage, const ForeignRef& ref,
   for (std::size_t t = 0; t < pool.size(); ++t) {
     group.Submit([&]() -> Status {
       for (std::size_t i = next++; i < names.size(); i = next++) {
-        files[i] = ExamineFile(storage, FormatOf(ref), names[i]);
+        files[i] = ExamineFile(storage, FormatOf(ref), names[i], metadata->Request(i));
       }
       return OkStatus();
     });

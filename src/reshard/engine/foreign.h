@@ -34,8 +34,8 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
-/// Of the metadata file of `ref`, read in bounded memory; where the metadata is in the one data
-/// file of `catalog`, its size and the checksum of its first 64 KiB. Errors: those of Open and
+/// Of the metadata files of `ref`, read in bounded memory; where one is a data file of `catalog`
+/// too, its size and the checksum of its first 64 KiB. Errors: those of Open and
 /// ReadAt.
 Result<Fingerprint> MetadataFingerprint(Storage& storage, const ForeignRef& ref,
                                         const Catalog& catalog);
@@ -60,7 +60,8 @@ Result<std::unique_ptr<ForeignMetadata>> ReadForeignMetadata(Storage& storage,
                                                              const ForeignRef& ref);
 
 /// Examines a data file; what fails is in the result.
-ExaminedFile ExamineFile(Storage& storage, const ForeignFormat& format, const std::string& name);
+ExaminedFile ExamineFile(Storage& storage, const ForeignFormat& format, const std::string& name,
+                         ByteSpan request);
 
 /// An open foreign checkpoint.
 struct ForeignCheckpoint {

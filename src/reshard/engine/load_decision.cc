@@ -75,7 +75,7 @@ Result<LoadSummary> Summarize(const Catalog& catalog, std::vector<LoadRequest>& 
       out.files.push_back(piece.file);
     }
     LoadRequest& request = requests[piece.want];
-    request.can_digest = request.can_digest && piece.row_major && !IsSieved(piece);
+    request.can_digest = request.can_digest && piece.row_major() && !IsSieved(piece);
   }
   out.bytes_by_block = PlanReads(catalog, pieces, how).bytes;
   out.bytes_by_digest = out.bytes_by_block;

@@ -99,12 +99,13 @@ class Chooser {
       if (!reader.Read(shared) || !reader.Read(found) || !reader.Read(theirs.unique_id) ||
           !reader.Read(theirs.attempt) || !reader.Read(theirs.checksum) ||
           !reader.Read(needs_opening) || !reader.ReadCounted(format) ||
-          !reader.ReadCounted(metadata_name)) {
+          !reader.ReadCounted(metadata_name) || !ReadTexts(reader, theirs.foreign.more_names)) {
         return BadMessage("catalog candidate");
       }
       theirs.needs_opening = needs_opening != 0;
-      theirs.foreign = {std::string(AsText(format)), std::string(AsText(metadata_name)),
-                        theirs.unique_id};
+      theirs.foreign.format = std::string(AsText(format));
+      theirs.foreign.metadata_name = std::string(AsText(metadata_name));
+      theirs.foreign.unique_id = theirs.unique_id;
       all_shared_ = all_shared_ && shared != 0;
       if (found != 0) {
         RESHARD_TRY(Consider(rank, theirs));
@@ -161,6 +162,7 @@ void AppendForeign(Bytes& out, const Candidate& candidate) {
   out.push_back(std::byte{candidate.needs_opening});
   AppendCounted(out, AsBytes(candidate.foreign.format));
   AppendCounted(out, AsBytes(candidate.foreign.metadata_name));
+  AppendTexts(out, candidate.foreign.more_names);
 }
 
 }  // namespace
@@ -206,7 +208,8 @@ Result<AgreedCatalog> AgreeOnCatalog(Storage* storage, Status local, ProcessGrou
   ByteSpan metadata_name;
   if (!reader.Read(source) || !reader.Read(all_shared) || !reader.Read(ref.unique_id) ||
       !reader.Read(needs_opening) || !reader.ReadCounted(format) ||
-      !reader.ReadCounted(metadata_name) || source >= static_cast<std::uint32_t>(group.size())) {
+      !reader.ReadCounted(metadata_name) || !ReadTexts(reader, ref.more_names) ||
+      source >= static_cast<std::uint32_t>(group.size())) {
     return BadMessage("catalog decision");
   }
   if (needs_opening != 0) {

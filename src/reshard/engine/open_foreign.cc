@@ -13,28 +13,6 @@
 namespace reshard {
 namespace {
 
-void AppendTexts(Bytes& out, std::span<const std::string> texts) {
-  AppendLittle(out, static_cast<std::uint32_t>(texts.size()));
-  for (const std::string& text : texts) {
-    AppendCounted(out, AsBytes(text));
-  }
-}
-
-bool ReadTexts(WireReader& reader, std::vector<std::string>& out) {
-  std::uint32_t count = 0;
-  if (!reader.Read(count)) {
-    return false;
-  }
-  for (std::uint32_t i = 0; i < count; ++i) {
-    ByteSpan text;
-    if (!reader.ReadCounted(text)) {
-      return false;
-    }
-    out.emplace_back(AsText(text));
-  }
-  return true;
-}
-
 bool ReadLong(WireReader& reader, ByteSpan& out) {
   std::uint64_t size = 0;
   return reader.Read(size) && reader.ReadBytes(size, out);
@@ -77,12 +55,25 @@ class Opening {
       if (metadata.ok()) {
         metadata_ = std::move(*metadata);
         AppendTexts(message, metadata_->files());
+        for (std::size_t i = 0; i < metadata_->files().size(); ++i) {
+          AppendLong(message, metadata_->Request(i));
+        }
       }
     }
     RESHARD_TRY_ASSIGN(const Bytes told, group_.Broadcast(message, source_, Wait::kData));
     WireReader reader(told);
     RESHARD_TRY(UnpackStatus(reader));
-    return ReadTexts(reader, files_) ? OkStatus() : BadMessage("names of data files");
+    if (!ReadTexts(reader, files_)) {
+      return BadMessage("names of data files");
+    }
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      ByteSpan request;
+      if (!ReadLong(reader, request)) {
+        return BadMessage("names of data files");
+      }
+      requests_.emplace_back(request.begin(), request.end());
+    }
+    return OkStatus();
   }
 
   /// Each file goes to the rank that sees it and has the fewest; one that nobody sees to the
@@ -131,7 +122,7 @@ class Opening {
       if (owner_[i] != group_.rank()) {
         continue;
       }
-      const ExaminedFile file = ExamineFile(storage_, FormatOf(ref_), files_[i]);
+      const ExaminedFile file = ExamineFile(storage_, FormatOf(ref_), files_[i], requests_[i]);
       group_.Beat();
       AppendLittle(out, static_cast<std::uint64_t>(i));
       AppendLittle(out, file.size);
@@ -224,7 +215,8 @@ class Opening {
   bool all_shared_;
   std::unique_ptr<ForeignMetadata> metadata_;  // on the source
   std::vector<std::string> files_;
-  std::vector<int> owner_;  // group rank that examines it
+  std::vector<Bytes> requests_;  // what Examine has to know, per file
+  std::vector<int> owner_;       // group rank that examines it
 };
 
 }  // namespace

@@ -141,7 +141,8 @@ std::optional<std::vector<std::string>> FilesOf(std::uint64_t unique_id, ByteSpa
     return std::nullopt;
   }
   MemorySource source(metadata);
-  const auto decoded = (*paddle)->ReadMetadata(RefOf(unique_id), source);
+  ByteSource* const sources[] = {&source};
+  const auto decoded = (*paddle)->ReadMetadata(RefOf(unique_id), sources);
   if (!decoded.ok()) {
     return std::nullopt;
   }

@@ -26,6 +26,9 @@ struct ForeignRef {
   std::string format;         ///< "paddle"
   std::string metadata_name;  ///< The file that names all others, or the one file there is.
   std::uint64_t unique_id = 0;
+  /// Further files that hold metadata, sorted; usually none. (One per rank, or the data files where
+  /// no other file names them: metadata_name is the first then.)
+  std::vector<std::string> more_names = {};
   bool operator==(const ForeignRef&) const = default;
 };
 
@@ -36,6 +39,12 @@ class ForeignMetadata {
 
   /// The data files that it needs, each once, sorted; untrusted until CheckForeignName passed.
   virtual std::span<const std::string> files() const = 0;
+
+  /// What Examine has to know of file number `file`, in bytes; may be nothing.
+  virtual Bytes Request(std::size_t file) const {
+    static_cast<void>(file);
+    return {};
+  }
 };
 
 /// What is known of a data file.
@@ -69,9 +78,10 @@ class ForeignFormat {
   /// The checkpoints among the (sorted) names of one directory, by unique_id.
   virtual std::vector<ForeignRef> Find(std::span<const std::string> names) const = 0;
 
-  /// Decodes the metadata, `source` being the file `ref.metadata_name`. Errors: of the format.
-  virtual Result<std::unique_ptr<ForeignMetadata>> ReadMetadata(const ForeignRef& ref,
-                                                                ByteSource& source) const = 0;
+  /// Decodes the metadata, `sources` being the files `ref.metadata_name` and `ref.more_names`.
+  /// Errors: of the format.
+  virtual Result<std::unique_ptr<ForeignMetadata>> ReadMetadata(
+      const ForeignRef& ref, std::span<ByteSource* const> sources) const = 0;
 
   /// Whether a file of this name would be one of its data files, named by the metadata or not.
   virtual bool IsDataFileName(const ForeignRef& ref, std::string_view name) const = 0;
@@ -79,8 +89,10 @@ class ForeignFormat {
   /// Whether the first bytes of a single file look like a checkpoint of this format.
   virtual bool LooksLikeFile(std::string_view name, ByteSpan first_bytes) const = 0;
 
-  /// What one data file holds, as bytes for Assemble. Errors: of the format.
-  virtual Result<Bytes> Examine(std::string_view name, ByteSource& file) const = 0;
+  /// What one data file holds, as bytes for Assemble; `request` is of ForeignMetadata::Request.
+  /// Errors: of the format.
+  virtual Result<Bytes> Examine(std::string_view name, ByteSource& file,
+                                ByteSpan request) const = 0;
 
   /// `files` in the order of metadata.files(). Errors: of the format, when nothing can be read.
   virtual Result<Assembled> Assemble(const ForeignRef& ref, const ForeignMetadata& metadata,

@@ -24,11 +24,11 @@ class PaddleFormat final : public ForeignFormat {
   std::string_view name() const override { return kName; }
 
   std::vector<ForeignRef> Find(std::span<const std::string> names) const override;
-  Result<std::unique_ptr<ForeignMetadata>> ReadMetadata(const ForeignRef& ref,
-                                                        ByteSource& source) const override;
+  Result<std::unique_ptr<ForeignMetadata>> ReadMetadata(
+      const ForeignRef& ref, std::span<ByteSource* const> sources) const override;
   bool IsDataFileName(const ForeignRef& ref, std::string_view name) const override;
   bool LooksLikeFile(std::string_view name, ByteSpan first_bytes) const override;
-  Result<Bytes> Examine(std::string_view name, ByteSource& file) const override;
+  Result<Bytes> Examine(std::string_view name, ByteSource& file, ByteSpan request) const override;
   Result<Assembled> Assemble(const ForeignRef& ref, const ForeignMetadata& metadata,
                              std::span<const ExaminedFile> files) const override;
 };
@@ -46,12 +46,12 @@ std::vector<ForeignRef> PaddleFormat::Find(std::span<const std::string> names) c
   return found;
 }
 
-Result<std::unique_ptr<ForeignMetadata>> PaddleFormat::ReadMetadata(const ForeignRef& ref,
-                                                                    ByteSource& source) const {
+Result<std::unique_ptr<ForeignMetadata>> PaddleFormat::ReadMetadata(
+    const ForeignRef& ref, std::span<ByteSource* const> sources) const {
   if (!ref.metadata_name.ends_with(".metadata")) {
     return std::unique_ptr<ForeignMetadata>(std::make_unique<PaddleMetadata>(ref.metadata_name));
   }
-  RESHARD_TRY_ASSIGN(Metadata metadata, DecodeMetadata(source));
+  RESHARD_TRY_ASSIGN(Metadata metadata, DecodeMetadata(*sources[0]));
   return std::unique_ptr<ForeignMetadata>(std::make_unique<PaddleMetadata>(std::move(metadata)));
 }
 
@@ -72,7 +72,8 @@ bool PaddleFormat::LooksLikeFile(std::string_view name, ByteSpan first_bytes) co
   return (named && pickle) || BeginsWithDict(first_bytes);
 }
 
-Result<Bytes> PaddleFormat::Examine(std::string_view /*name*/, ByteSource& file) const {
+Result<Bytes> PaddleFormat::Examine(std::string_view /*name*/, ByteSource& file,
+                                    ByteSpan /*request*/) const {
   RESHARD_TRY_ASSIGN(const DataFile found, ReadDataFile(file));
   return EncodeDataFile(found);
 }
