@@ -32,7 +32,7 @@ class ConvertTest(CommandTest):
                                   "--exclude", "rng", "--exclude", "train.*").json()
         self.assertEqual(list(report), ["source", "destination", "format", "unique_id", "dry_run", "ranks", "tensors",
                                         "aliases", "objects", "bytes", "bytes_read", "digests_equal", "digests_new",
-                                        "unverified", "skipped"])
+                                        "unverified", "digests_cast", "overflows", "skipped"])
         self.assertEqual((report["format"], report["unique_id"], report["dry_run"], report["ranks"]), ("native", 0, False, 3))
         self.assertEqual((report["tensors"], report["aliases"], report["objects"]), (6, 1, 1))
         self.assertEqual((report["digests_equal"], report["digests_new"], report["skipped"]), (6, 0, []))
