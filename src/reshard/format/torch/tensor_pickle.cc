@@ -173,7 +173,9 @@ Result<StorageRef> ReadStorage(const Document& document, NodeId node) {
     return Bad(document, node, "a tensor's storage is no persistent id");
   }
   const std::span<const NodeId> id = document.items(document.items(node)[0]);
-  const bool good = id.size() == 5 && document.kind(id[0]) == Kind::kText &&
+  // The older form of torch.save has a sixth part, the view of a storage, which is always None.
+  const bool has_view = id.size() == 6 && document.kind(id[5]) != Kind::kNone;
+  const bool good = (id.size() == 5 || id.size() == 6) && !has_view && document.kind(id[0]) == Kind::kText &&
                     document.Text(id[0]) == "storage" && document.kind(id[1]) == Kind::kGlobal &&
                     document.kind(id[2]) == Kind::kText && document.kind(id[3]) == Kind::kText;
   if (!good) {
