@@ -498,8 +498,9 @@ TEST(ConvertTest, RefusesALayoutThatDoesNotFit) {
   layout.mesh = ProcessMesh::Parse("dp=2,tp=2").value();
   const Error axis = refusal(layout);
   EXPECT_EQ(axis.reason, "BAD_AXIS");
-  EXPECT_NE(axis.message.find("the placement rule 'model.b=replicate,shard(1)' for tensor 'model.b'"),
-            std::string::npos)
+  EXPECT_NE(
+      axis.message.find("the placement rule 'model.b=replicate,shard(1)' for tensor 'model.b'"),
+      std::string::npos)
       << axis.message;
   layout.placements[0].placements.pop_back();
   EXPECT_EQ(refusal(layout).reason, "PLACEMENT_COUNT");

@@ -108,10 +108,9 @@ TEST(DiffTest, ReadsTheSideThatHasNoDigests) {
     keys.values = values;
     report = DiffOf(*other, *b, keys);
     ASSERT_OK(report);
-    EXPECT_EQ(Texts(*report),
-              (std::vector<std::string>{"model.bias: content", "model.emb: content",
-                                        "model.head: content", "model.w: content",
-                                        "opt.step: content"}));
+    EXPECT_EQ(Texts(*report), (std::vector<std::string>{"model.bias: content", "model.emb: content",
+                                                        "model.head: content", "model.w: content",
+                                                        "opt.step: content"}));
   }
 }
 
@@ -141,7 +140,7 @@ TEST(DiffTest, NamesWhatDiffersInStructure) {
   EXPECT_EQ(report->differences[0].b, "(3)");
   EXPECT_EQ(report->differences[1].a, "float32");
   EXPECT_EQ(report->differences[3].object_b, Value(6));
-  EXPECT_EQ(report->differences[4].a, "['list'][0]");
+  EXPECT_EQ(report->differences[4].a, "['list'][#0]");
 }
 
 TEST(DiffTest, FindsTheOneElementThatDiffers) {

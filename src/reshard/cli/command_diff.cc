@@ -58,9 +58,9 @@ Index ElementAt(const Catalog& catalog, std::string_view key, std::uint64_t elem
 }
 
 std::string IndexText(const Catalog& catalog, const Difference& difference) {
-  return fmt::format("[{}]", fmt::join(ElementAt(catalog, difference.key,
-                                                 difference.values->first.value_or(0)),
-                                       ", "));
+  return fmt::format(
+      "[{}]",
+      fmt::join(ElementAt(catalog, difference.key, difference.values->first.value_or(0)), ", "));
 }
 
 Json ToJson(const Side& side) {
@@ -130,7 +130,8 @@ std::string ObjectCell(const std::optional<Value>& value) {
 }
 
 std::vector<std::string> Row(const Catalog& catalog, const Difference& difference, bool values) {
-  std::vector<std::string> row = {Printable(difference.key), std::string(ToString(difference.kind))};
+  std::vector<std::string> row = {Printable(difference.key),
+                                  std::string(ToString(difference.kind))};
   const auto& found = difference.values;
   if (difference.kind == DiffKind::kObject) {
     row.push_back(ObjectCell(difference.object_a));
@@ -144,8 +145,8 @@ std::vector<std::string> Row(const Catalog& catalog, const Difference& differenc
   }
   if (values && found) {
     const std::optional<TensorId> tensor = catalog.Find(difference.key);
-    row.push_back(fmt::format("{} of {}", found->elements,
-                              tensor ? NumElements(catalog.shape(*tensor)) : 0));
+    row.push_back(
+        fmt::format("{} of {}", found->elements, tensor ? NumElements(catalog.shape(*tensor)) : 0));
     row.push_back(found->nans == found->elements
                       ? (found->nans == 0 ? "0" : "-")
                       : fmt::format("{:.6g}{}", found->max_abs, found->nans > 0 ? " and NaN" : ""));

@@ -14,7 +14,6 @@
 namespace reshard {
 namespace {
 
-
 /// Where a key is on one side.
 struct Entry {
   std::optional<TensorId> tensor;
@@ -141,8 +140,8 @@ class Differ {
     const bool in_a = a.tensor || a.object;
     const bool in_b = b.tensor || b.object;
     if (!in_a || !in_b) {
-      Add(key, in_a ? DiffKind::kOnlyInA : DiffKind::kOnlyInB,
-          in_a ? Describe(a_.catalog, a) : "", in_b ? Describe(b_.catalog, b) : "");
+      Add(key, in_a ? DiffKind::kOnlyInA : DiffKind::kOnlyInB, in_a ? Describe(a_.catalog, a) : "",
+          in_b ? Describe(b_.catalog, b) : "");
       return OkStatus();
     }
     if (a.tensor.has_value() != b.tensor.has_value()) {
@@ -163,12 +162,11 @@ class Differ {
 
   void ComparePaths(std::string_view key, const Path& a, const Path& b) {
     const bool lenient = a_.catalog.info().format != b_.catalog.info().format;
-    const bool same =
-        IsFlat(a, key) || IsFlat(b, key) ||
-        std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                   [lenient](const PathPart& x, const PathPart& y) {
-                     return SamePart(x, y, lenient);
-                   });
+    const bool same = IsFlat(a, key) || IsFlat(b, key) ||
+                      std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                                 [lenient](const PathPart& x, const PathPart& y) {
+                                   return SamePart(x, y, lenient);
+                                 });
     if (!same) {
       Add(key, DiffKind::kPath, ToString(a), ToString(b));
     }
@@ -188,7 +186,8 @@ class Differ {
       dtype_difference = report_.differences.size();
       Add(key, DiffKind::kDType, std::string(Info(dtype_a).name), std::string(Info(dtype_b).name));
     }
-    if (!same_shape || (dtype_a != dtype_b && !(options_.values && AreComparable(dtype_a, dtype_b)))) {
+    if (!same_shape ||
+        (dtype_a != dtype_b && !(options_.values && AreComparable(dtype_a, dtype_b)))) {
       return;
     }
     const auto digest_a = a_.catalog.digest(a);
@@ -202,8 +201,7 @@ class Differ {
     } else {
       const bool one = dtype_a == dtype_b && !options_.values && (digest_a || digest_b);
       const DiffJob::Mode both = options_.values ? DiffJob::Mode::kValues : DiffJob::Mode::kBytes;
-      const DiffJob::Mode other =
-          digest_a ? DiffJob::Mode::kDigestOfB : DiffJob::Mode::kDigestOfA;
+      const DiffJob::Mode other = digest_a ? DiffJob::Mode::kDigestOfB : DiffJob::Mode::kDigestOfA;
       read_.push_back({std::string(key), JobOf(a, b, one ? other : both), dtype_difference});
     }
   }

@@ -1,6 +1,7 @@
 #pragma once
 
-// Diff: whether two checkpoints hold the same, whatever their formats and the ranks that saved them.
+// Diff: whether two checkpoints hold the same, whatever their formats and the ranks that saved
+// them.
 
 #include <cstdint>
 #include <optional>
@@ -79,10 +80,10 @@ struct DiffReport {
   bool equal() const { return differences.empty() && faults.empty(); }
 };
 
-/// Compares. Tensors of one dtype and shape differ if their digests do: no data file is opened where
-/// both catalogs have them, so that damage which `Verify` would find goes unseen. Without one, the
-/// side that lacks it is read, or both. What lies in files is not compared: chunks, ranks, and which
-/// tensors share their bytes.
+/// Compares. Tensors of one dtype and shape differ if their digests do: no data file is opened
+/// where both catalogs have them, so that damage which `Verify` would find goes unseen. Without
+/// one, the side that lacks it is read, or both. What lies in files is not compared: chunks, ranks,
+/// and which tensors share their bytes.
 ///
 /// Paths: a flat one says nothing of the nesting, so it differs from none; between two formats a
 /// list position is the same as an integer key.

@@ -46,7 +46,8 @@ Result<Budget> DivideMemory(const DiffReadOptions& options) {
   out.cached_blocks = std::clamp<std::uint64_t>(blocks / 8, kLeastCachedBlocks,
                                                 out.threads * kCachedBlocksPerThread);
   const std::uint64_t share = (blocks - 2 * out.cached_blocks) / out.threads;
-  out.window_bytes = std::min(std::max<std::uint64_t>(1, share / 2 - 1) * kBlockBytes, kMostWindowBytes);
+  out.window_bytes =
+      std::min(std::max<std::uint64_t>(1, share / 2 - 1) * kBlockBytes, kMostWindowBytes);
   return out;
 }
 

@@ -48,7 +48,8 @@ Integer LoadInteger(DType dtype, const std::byte* at) {
   }
   const std::uint32_t unused = 64 - 8 * bytes;
   if (IsSigned(dtype) && (bits << unused) >> 63 != 0) {
-    const auto wide = static_cast<std::uint64_t>(static_cast<std::int64_t>(bits << unused) >> unused);
+    const auto wide =
+        static_cast<std::uint64_t>(static_cast<std::int64_t>(bits << unused) >> unused);
     return {true, ~wide + 1};
   }
   return {false, bits};
