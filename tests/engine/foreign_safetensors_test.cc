@@ -133,8 +133,7 @@ void ExpectCounts(Storage& storage, const std::string& key, const Shape& shape, 
       float value = 0;
       std::memcpy(&value, bytes.data() + at, sizeof(value));
       at += sizeof(value);
-      EXPECT_EQ(value,
-                static_cast<float>((box.offset[0] + i) * shape[1] + box.offset[1] + j))
+      EXPECT_EQ(value, static_cast<float>((box.offset[0] + i) * shape[1] + box.offset[1] + j))
           << key << ' ' << i << ',' << j;
     }
   }
@@ -235,6 +234,8 @@ TEST(ForeignSafetensorsTest, PartsWithoutAnIndex) {
   const OpenedCheckpoint twice = OpenAll(*InMemory(files));
   ASSERT_EQ(twice.faults.size(), 1U);
   EXPECT_EQ(twice.faults[0].error.reason, "DUPLICATE_NAME");
+  files.erase("model-00002-of-00002.safetensors");
+  EXPECT_TRUE(ListCheckpoints(*InMemory(files))->empty());
   std::map<std::string, Bytes> three = {
       {"model-00001-of-00003.safetensors", FileOf({{"a", {4}, 1}})},
       {"model-00003-of-00003.safetensors", FileOf({{"b", {4}, 2}})}};
@@ -252,15 +253,14 @@ std::string IndexText(const std::vector<std::pair<std::string, std::string>>& en
 }
 
 TEST(ForeignSafetensorsTest, FaultsOfASetConcernTheirTensorsOnly) {
-  const auto storage = InMemory(
-      {{"model.safetensors.index.json",
-        TextBytes(IndexText({{"a", "one.safetensors"},
-                             {"b", "one.safetensors"},
-                             {"c", "gone.safetensors"},
-                             {"d", "../out.safetensors"},
-                             {"e", "bad.safetensors"}}))},
-       {"one.safetensors", FileOf({{"a", {4}, 1}, {"extra", {4}, 1}})},
-       {"bad.safetensors", TextBytes("short")}});
+  const auto storage =
+      InMemory({{"model.safetensors.index.json", TextBytes(IndexText({{"a", "one.safetensors"},
+                                                                      {"b", "one.safetensors"},
+                                                                      {"c", "gone.safetensors"},
+                                                                      {"d", "../out.safetensors"},
+                                                                      {"e", "bad.safetensors"}}))},
+                {"one.safetensors", FileOf({{"a", {4}, 1}, {"extra", {4}, 1}})},
+                {"bad.safetensors", TextBytes("short")}});
   const OpenedCheckpoint opened = OpenAll(*storage);
   EXPECT_THAT(KeysOf(opened.catalog), ElementsAre("a"));
   std::map<std::string, std::string> reasons;
@@ -269,19 +269,18 @@ TEST(ForeignSafetensorsTest, FaultsOfASetConcernTheirTensorsOnly) {
       reasons[key] = fault.error.reason;
     }
   }
-  EXPECT_EQ(reasons, (std::map<std::string, std::string>{{"b", "MISSING_TENSOR"},
-                                                         {"c", "FILE_MISSING"},
-                                                         {"d", "BAD_NAME"},
-                                                         {"e", "TOO_SHORT"}}));
+  EXPECT_EQ(
+      reasons,
+      (std::map<std::string, std::string>{
+          {"b", "MISSING_TENSOR"}, {"c", "FILE_MISSING"}, {"d", "BAD_NAME"}, {"e", "TOO_SHORT"}}));
   EXPECT_THAT(opened.notes, ElementsAre(HasSubstr("'extra'")));
   EXPECT_OK(LoadBox(*storage, "a", DType::kUint8, {4}, WholeBox(Shape{4})));
 }
 
 TEST(ForeignSafetensorsTest, AnIndexOfAnyNameAndTheUsualOneFirst) {
-  std::map<std::string, Bytes> files = {
-      {"diffusion_pytorch_model.safetensors.index.json",
-       TextBytes(IndexText({{"a", "x.safetensors"}}))},
-      {"x.safetensors", FileOf({{"a", {8}, 1}})}};
+  std::map<std::string, Bytes> files = {{"diffusion_pytorch_model.safetensors.index.json",
+                                         TextBytes(IndexText({{"a", "x.safetensors"}}))},
+                                        {"x.safetensors", FileOf({{"a", {8}, 1}})}};
   EXPECT_THAT(KeysOf(OpenAll(*InMemory(files)).catalog), ElementsAre("a"));
   files["y.safetensors.index.fp16.json"] = TextBytes(IndexText({{"a", "x.safetensors"}}));
   EXPECT_THAT(ReadCheckpoint(*InMemory(files), std::nullopt), FailsWith("SEVERAL_FILES"));
@@ -290,8 +289,8 @@ TEST(ForeignSafetensorsTest, AnIndexOfAnyNameAndTheUsualOneFirst) {
 }
 
 TEST(ForeignSafetensorsTest, AnIndexFileThatIsNone) {
-  const auto opened = ReadCheckpoint(
-      *InMemory({{"model.safetensors.index.json", TextBytes("[]")}}), std::nullopt);
+  const auto opened =
+      ReadCheckpoint(*InMemory({{"model.safetensors.index.json", TextBytes("[]")}}), std::nullopt);
   EXPECT_THAT(opened, FailsWith("BAD_INDEX"));
   EXPECT_THAT(opened.error().message, HasSubstr("model.safetensors.index.json"));
 }
@@ -311,8 +310,7 @@ TEST(ForeignSafetensorsTest, IndexGivesChecksums) {
                              : InMemory({{"x.safetensors", FileOf({{"w", {1000}, 7}})}});
     ASSERT_OK_AND_ASSIGN(const auto refs, FindForeign(*storage));
     ASSERT_OK_AND_ASSIGN(const IndexReport report, WriteIndex(*storage, refs.at(0), {}));
-    EXPECT_EQ(report.name,
-              set ? "model.safetensors.index.json.reshard" : "x.safetensors.reshard");
+    EXPECT_EQ(report.name, set ? "model.safetensors.index.json.reshard" : "x.safetensors.reshard");
     const OpenedCheckpoint opened = OpenAll(*storage);
     EXPECT_TRUE(opened.has_checksums);
     EXPECT_TRUE(opened.catalog.digest(0).has_value());
@@ -375,8 +373,8 @@ TEST_F(CacheTest, ASetOfLinks) {
   ASSERT_OK_AND_ASSIGN(const auto refs, FindForeign(*storage));
   ASSERT_OK(WriteIndex(*storage, refs.at(0), {}));
   EXPECT_TRUE(OpenAll(*storage).has_checksums);
-  EXPECT_TRUE(fs::is_regular_file(
-      fs::symlink_status(snapshot_ / "model.safetensors.index.json.reshard")));
+  EXPECT_TRUE(
+      fs::is_regular_file(fs::symlink_status(snapshot_ / "model.safetensors.index.json.reshard")));
   const auto group = SingleProcessGroup();
   StateDict state = Value::Map();
   state["a"] = Tensor::Allocate(DType::kFloat32, {8, 4}, WholeBox(Shape{8, 4}));
@@ -390,11 +388,21 @@ TEST_F(CacheTest, OneLinkedFileByItsPath) {
   EXPECT_THAT(KeysOf(OpenAll(*storage).catalog), ElementsAre("v"));
 }
 
+TEST_F(CacheTest, OneFileOfASetByItsPath) {
+  Add("model-00001-of-00002.safetensors", FileOf({{"w", {4}, 7}}));
+  EXPECT_TRUE(ListCheckpoints(*Open(snapshot_))->empty());
+  const OpenedCheckpoint opened = OpenAll(*Open(snapshot_ / "model-00001-of-00002.safetensors"));
+  EXPECT_THAT(KeysOf(opened.catalog), ElementsAre("w"));
+  EXPECT_THAT(opened.notes, ElementsAre(HasSubstr("one of 2 files")));
+}
+
 TEST_F(CacheTest, LinksThatLeadToNoPlainFile) {
   Add("a.safetensors", FileOf({{"w", {4}, 7}}));
-  const std::vector<std::pair<std::string, std::string>> links = {
-      {"dangling", "FILE_MISSING"}, {"folder", "NOT_REGULAR"}, {"pipe", "NOT_REGULAR"},
-      {"loop", "NOT_REGULAR"},      {"device", "NOT_REGULAR"}};
+  const std::vector<std::pair<std::string, std::string>> links = {{"dangling", "FILE_MISSING"},
+                                                                  {"folder", "NOT_REGULAR"},
+                                                                  {"pipe", "NOT_REGULAR"},
+                                                                  {"loop", "NOT_REGULAR"},
+                                                                  {"device", "NOT_REGULAR"}};
   std::vector<std::pair<std::string, std::string>> entries;
   for (const auto& [name, reason] : links) {
     entries.emplace_back(name, name + ".safetensors");

@@ -17,15 +17,25 @@
 #include "reshard/format/native/names.h"
 #include "reshard/format/paddle/format.h"
 #include "reshard/format/safetensors/format.h"
+#include "reshard/format/safetensors/names.h"
 
 namespace reshard {
 namespace {
 
 constexpr std::string_view kIndexSuffix = ".reshard";
 constexpr std::size_t kProbeBytes = 4096;
-constexpr std::uint64_t kHeadBytes = 65536;
 constexpr std::size_t kMostThreads = 8;
 constexpr std::size_t kMostNamedKeys = 3;
+
+/// Whether the name is that of one of several data files, which alone are no checkpoint.
+bool IsLeftover(std::string_view name) {
+  return native::ParseName(name) || safetensors::ParsePartName(name);
+}
+
+/// Whether the storage is a view of that one file.
+bool IsNamedAlone(const Storage& storage, const std::string& name) {
+  return PlaceOf(storage, name) == storage.description();
+}
 
 /// The single file of a directory (its index apart), by content.
 Result<std::vector<ForeignRef>> FindByContent(Storage& storage,
@@ -34,8 +44,7 @@ Result<std::vector<ForeignRef>> FindByContent(Storage& storage,
   std::copy_if(names.begin(), names.end(), std::back_inserter(files),
                [](const std::string& name) { return !name.ends_with(kIndexSuffix); });
   // What a save that did not finish left is no checkpoint, unless the user names that very file.
-  if (files.size() != 1 ||
-      (native::ParseName(files[0]) && PlaceOf(storage, files[0]) != storage.description())) {
+  if (files.size() != 1 || (IsLeftover(files[0]) && !IsNamedAlone(storage, files[0]))) {
     return std::vector<ForeignRef>();
   }
   Result<std::unique_ptr<ReadableObject>> object = storage.OpenForeign(files[0]);
@@ -168,7 +177,8 @@ Result<Fingerprint> MetadataFingerprint(Storage& storage, const ForeignRef& ref,
     const bool in_data = std::any_of(catalog.files().begin(), catalog.files().end(),
                                      [&name](const FileEntry& file) { return file.name == name; });
     out.size += object->size();
-    const std::uint64_t end = in_data ? std::min(kHeadBytes, object->size()) : object->size();
+    const std::uint64_t end =
+        in_data ? std::min(kFingerprintHeadBytes, object->size()) : object->size();
     Bytes buffer(std::min<std::uint64_t>(std::uint64_t{1} << 20, end));
     for (std::uint64_t at = 0; at < end;) {
       const std::uint64_t size = std::min<std::uint64_t>(buffer.size(), end - at);

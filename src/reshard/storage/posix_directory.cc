@@ -218,8 +218,7 @@ bool PosixDirectory::IsLink(const std::string& name) const {
   std::string last;
   const UniqueFd folder = OpenFolderOf(name, last);
   struct stat info = {};
-  return folder.valid() &&
-         ::fstatat(folder.get(), last.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+  return folder.valid() && ::fstatat(folder.get(), last.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
          S_ISLNK(info.st_mode);
 }
 
@@ -248,8 +247,9 @@ Result<UniqueFd> PosixDirectory::OpenTarget(const std::string& name, struct stat
     }
   }
   if (!S_ISREG(info.st_mode)) {
-    return MakeError(ErrorCode::kCorruption, "NOT_REGULAR",
-                     fmt::format("{}/{}: a link that leads to no plain file: refused", path_, name));
+    return MakeError(
+        ErrorCode::kCorruption, "NOT_REGULAR",
+        fmt::format("{}/{}: a link that leads to no plain file: refused", path_, name));
   }
   return fd;
 }

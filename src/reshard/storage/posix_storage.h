@@ -11,9 +11,9 @@ namespace reshard {
 
 /// Choices of OpenPosixStorage.
 struct PosixStorageOptions {
-  bool create = false;         ///< Make the directory (and parents), synced, when it is missing.
-  bool direct_io = true;       ///< Use O_DIRECT for aligned writes where the file system has it.
-  bool strict_links = false;   ///< Refuse files with more than one hard link.
+  bool create = false;        ///< Make the directory (and parents), synced, when it is missing.
+  bool direct_io = true;      ///< Use O_DIRECT for aligned writes where the file system has it.
+  bool strict_links = false;  ///< Refuse files with more than one hard link.
   /// Names follow CheckForeignName ('/' for reading only), and ListForeign and OpenForeign follow
   /// links.
   bool foreign_names = false;

@@ -165,17 +165,17 @@ TEST(SafetensorsHostileTest, S05SameNameAfterUnescaping) {
 }
 
 TEST(SafetensorsHostileTest, S06RangesOverlap) {
-  EXPECT_THAT(Read("{" + Tensor("a", "U8", "[2]", "[0,2]") + "," +
-                       Tensor("b", "U8", "[2]", "[1,3]") + "}",
-                   3),
-              FailsWith("OVERLAP"));
+  EXPECT_THAT(
+      Read("{" + Tensor("a", "U8", "[2]", "[0,2]") + "," + Tensor("b", "U8", "[2]", "[1,3]") + "}",
+           3),
+      FailsWith("OVERLAP"));
 }
 
 TEST(SafetensorsHostileTest, S07GapBetweenRanges) {
-  EXPECT_THAT(Read("{" + Tensor("a", "U8", "[1]", "[0,1]") + "," +
-                       Tensor("b", "U8", "[1]", "[2,3]") + "}",
-                   3),
-              FailsWith("GAP"));
+  EXPECT_THAT(
+      Read("{" + Tensor("a", "U8", "[1]", "[0,1]") + "," + Tensor("b", "U8", "[1]", "[2,3]") + "}",
+           3),
+      FailsWith("GAP"));
   EXPECT_THAT(Read("{" + Tensor("b", "U8", "[1]", "[1,2]") + "}", 2), FailsWith("GAP"));
 }
 
@@ -199,10 +199,9 @@ TEST(SafetensorsHostileTest, S11ShapeWhoseProductWraps) {
 }
 
 TEST(SafetensorsHostileTest, S12ZeroHidesNoOverflow) {
-  for (const char* shape :
-       {"[0,18446744073709551615,18446744073709551615]",
-        "[18446744073709551615,0,18446744073709551615]",
-        "[18446744073709551615,18446744073709551615,0]"}) {
+  for (const char* shape : {"[0,18446744073709551615,18446744073709551615]",
+                            "[18446744073709551615,0,18446744073709551615]",
+                            "[18446744073709551615,18446744073709551615,0]"}) {
     EXPECT_THAT(Read("{" + Tensor("a", "U8", shape, "[0,0]") + "}", 0), FailsWith("SHAPE_OVERFLOW"))
         << shape;
   }
@@ -250,9 +249,10 @@ TEST(SafetensorsHostileTest, S16AMillionTensorsInBoundedMemory) {
 
 TEST(SafetensorsHostileTest, S17BadTexts) {
   const std::vector<std::string> names = {
-      "\xff",          "\xc0\xaf",    "\xed\xa0\x80",  "\\ud800",     "\\ud800x", "\\udc00",
-      "a\\u0000b",     "a\\nb",       "a\x01z",        "a\\u007f",    "",
-      std::string(kMaxNameBytes + 1, 'n')};
+      "\xff",      "\xc0\xaf", "\xed\xa0\x80",
+      "\\ud800",   "\\ud800x", "\\udc00",
+      "a\\u0000b", "a\\nb",    "a\x01z",
+      "a\\u007f",  "",         std::string(kMaxNameBytes + 1, 'n')};
   for (const std::string& name : names) {
     EXPECT_THAT(Read("{" + Tensor(name, "U8", "[1]", "[0,1]") + "}", 1), FailsWith("BAD_STRING"))
         << name.substr(0, 20);
@@ -312,7 +312,8 @@ TEST(SafetensorsHostileTest, S20FileShrinksWhileItIsRead) {
 
 TEST(SafetensorsHeaderTest, SpaceAroundTheJsonAndNoPadding) {
   EXPECT_OK(Read(" \t\r\n{" + Tensor("a", "U8", "[1]", "[0,1]") + "}\n \t\r ", 1));
-  ASSERT_OK_AND_ASSIGN(const Header header, Read("{" + Tensor("a", "F32", "[1]", "[0,4]") + "}", 4));
+  ASSERT_OK_AND_ASSIGN(const Header header,
+                       Read("{" + Tensor("a", "F32", "[1]", "[0,4]") + "}", 4));
   EXPECT_NE(header.payload_offset % 8, 0U);
   EXPECT_OK(Read("{}", 0));
   EXPECT_OK(Read(R"({"__metadata__":{}})", 0));

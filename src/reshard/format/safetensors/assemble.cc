@@ -29,6 +29,12 @@ std::string FewOf(const std::vector<std::string>& names) {
                      names.size() > kMostNamed ? ", ..." : "");
 }
 
+/// Whether a catalog needs the file: nothing is read of one that has only tensors without elements.
+bool HasElements(const DataFile& file) {
+  return std::any_of(file.tensors.begin(), file.tensors.end(),
+                     [](const StoredTensor& tensor) { return NumElements(tensor.shape) != 0; });
+}
+
 class Assembler {
  public:
   Assembler(const ForeignRef& ref, const SetMetadata& metadata,
@@ -76,7 +82,8 @@ class Assembler {
   std::span<const ExaminedFile> examined_;
   CatalogBuilder builder_;
   std::vector<DataFile> files_;
-  std::vector<std::optional<std::uint32_t>> numbers_;  // in the catalog; nothing: not readable
+  std::vector<bool> readable_;
+  std::vector<std::uint32_t> numbers_;  // in the catalog
   std::vector<Piece> pieces_;
   std::uint64_t bytes_ = 0;
   std::vector<std::string> unnamed_;  // tensors that the index does not name
@@ -88,6 +95,7 @@ class Assembler {
 /// index nobody knows what it holds, so that nothing is certain.
 Status Assembler::DecodeFiles() {
   files_.resize(examined_.size());
+  readable_.resize(examined_.size());
   numbers_.resize(examined_.size());
   for (std::size_t i = 0; i < examined_.size(); ++i) {
     FileEntry entry;
@@ -101,7 +109,10 @@ Status Assembler::DecodeFiles() {
       const std::optional<PartName> part = ParsePartName(entry.name);
       const std::optional<std::uint64_t> shard = part ? ShardOf(*part) : std::nullopt;
       entry.rank = shard ? *shard - 1 : 0;
-      numbers_[i] = builder_.AddFile(std::move(entry), {});
+      readable_[i] = true;
+      if (HasElements(files_[i])) {
+        numbers_[i] = builder_.AddFile(std::move(entry), {});
+      }
       continue;
     }
     if (metadata_.index() == nullptr) {
@@ -150,7 +161,7 @@ void Assembler::CollectIndexed() {
     fault.keys = std::move(missing[static_cast<std::size_t>(at - index.files.begin())]);
   }
   for (std::size_t i = 0; i < files_.size(); ++i) {
-    if (numbers_[i] && !missing[i].empty()) {
+    if (readable_[i] && !missing[i].empty()) {
       Error error{ErrorCode::kCorruption, std::string(kMissingTensor),
                   fmt::format("{}: the index says that it holds {}, and it does not", FileName(i),
                               FewOf(missing[i])),
@@ -177,9 +188,9 @@ Status Assembler::PlaceTensor(std::span<const Piece> pieces) {
   std::vector<Box> boxes;
   boxes.reserve(pieces.size());
   if (pieces.size() > 1 && !metadata_.sharded()) {
-    return MakeError(ErrorCode::kCorruption, kDuplicateName,
-                     fmt::format("{} and {} both hold it", FileName(pieces[0].file),
-                                 FileName(pieces[1].file)));
+    return MakeError(
+        ErrorCode::kCorruption, kDuplicateName,
+        fmt::format("{} and {} both hold it", FileName(pieces[0].file), FileName(pieces[1].file)));
   }
   for (const Piece& piece : pieces) {
     const StoredTensor& stored = *piece.tensor;
@@ -218,7 +229,7 @@ Status Assembler::PlaceTensor(std::span<const Piece> pieces) {
   builder_.AddTensor(first.name, Path{PathPart(first.name)}, first.dtype, shape, std::nullopt);
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     if (!IsEmpty(boxes[i])) {
-      builder_.AddChunk(boxes[i], *numbers_[pieces[i].file], pieces[i].tensor->offset);
+      builder_.AddChunk(boxes[i], numbers_[pieces[i].file], pieces[i].tensor->offset);
     }
   }
   bytes_ += NumBytes(shape, first.dtype);

@@ -52,8 +52,8 @@ class ShardingHandler final : public JsonWalk {
     const auto [at, added] = places.try_emplace(keys()[0]);
     current_ = &at->second;
     return (!object && keys().size() == 3 && added) ||
-           Fail(kBadMetadata, fmt::format("{}: odd or repeated offsets of '{}'", kShardingKey,
-                                          keys()[0]));
+           Fail(kBadMetadata,
+                fmt::format("{}: odd or repeated offsets of '{}'", kShardingKey, keys()[0]));
   }
 
   std::string_view syntax_reason() const override { return kBadMetadata; }
@@ -64,10 +64,9 @@ class ShardingHandler final : public JsonWalk {
 Result<Places> ParseSharding(std::string_view text) {
   ShardingHandler handler;
   if (!handler.Run(text)) {
-    return handler.error
-               ? Result<Places>(tl::unexpect, std::move(*handler.error))
-               : MakeError(ErrorCode::kCorruption, kBadMetadata,
-                           fmt::format("{} is no JSON", kShardingKey));
+    return handler.error ? Result<Places>(tl::unexpect, std::move(*handler.error))
+                         : MakeError(ErrorCode::kCorruption, kBadMetadata,
+                                     fmt::format("{} is no JSON", kShardingKey));
   }
   return std::move(handler.places);
 }

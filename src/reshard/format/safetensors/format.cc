@@ -82,9 +82,16 @@ Result<bool> IsWholeSet(const std::vector<std::string>& names, bool& sharded) {
   if (missing.empty()) {
     return true;
   }
-  return MakeError(ErrorCode::kCorruption, kMissingShard,
-                   fmt::format("the set of {} is not whole: {} is missing", names[0],
-                               FewOf(missing)));
+  return MakeError(
+      ErrorCode::kCorruption, kMissingShard,
+      fmt::format("the set of {} is not whole: {} is missing", names[0], FewOf(missing)));
+}
+
+/// Whether a file is one of several: alone in a directory it is no checkpoint, but the user may
+/// name it.
+bool IsPartOfMore(std::string_view name) {
+  const std::optional<PartName> part = ParsePartName(name);
+  return part && part->parts > 1 && !ShardOf(*part);
 }
 
 class SafetensorsFormat final : public ForeignFormat {
@@ -96,7 +103,8 @@ class SafetensorsFormat final : public ForeignFormat {
       const ForeignRef& ref, std::span<ByteSource* const> sources) const override;
 
   bool IsDataFileName(const ForeignRef& /*ref*/, std::string_view name) const override {
-    return IsDataName(name);
+    const std::optional<PartName> part = ParsePartName(name);  // our own index names no part 0
+    return IsDataName(name) && (!part || part->part != 0);
   }
 
   bool LooksLikeFile(std::string_view name, ByteSpan first_bytes) const override;
@@ -130,6 +138,9 @@ std::vector<ForeignRef> SafetensorsFormat::Find(std::span<const std::string> nam
   }
   if (unfinished) {  // a save of ours that has not committed: parts of a set may not be whole
     std::erase_if(data, [](const std::string& name) { return ParsePartName(name).has_value(); });
+  }
+  if (data.size() == 1 && IsPartOfMore(data[0])) {
+    data.clear();
   }
   if (std::find(indexes.begin(), indexes.end(), kIndexName) != indexes.end()) {
     indexes = {std::string(kIndexName)};
@@ -167,8 +178,7 @@ Result<std::unique_ptr<ForeignMetadata>> SafetensorsFormat::ReadMetadata(
                     "is meant, as in DIRECTORY/{}",
                     FewOf(names), names[0]));
   }
-  return std::unique_ptr<ForeignMetadata>(
-      std::make_unique<SetMetadata>(std::move(names), sharded));
+  return std::unique_ptr<ForeignMetadata>(std::make_unique<SetMetadata>(std::move(names), sharded));
 }
 
 bool SafetensorsFormat::LooksLikeFile(std::string_view /*name*/, ByteSpan first_bytes) const {

@@ -80,7 +80,8 @@ class Handler final : public json::json_sax_t {
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const json::exception& what) override {
     // A text that is no UTF-8, has a lone surrogate or a raw control character.
-    const bool text = std::string_view(what.what()).find("invalid string") != std::string_view::npos;
+    const bool text =
+        std::string_view(what.what()).find("invalid string") != std::string_view::npos;
     const std::string_view reason = text                        ? kBadString
                                     : place_ == Place::kNumbers ? kBadInteger
                                                                 : kBadHeader;

@@ -39,7 +39,8 @@ class Handler final : public JsonWalk {
       return OnOther();
     }
     if (IsOddName(keys()[1])) {
-      return Fail(kBadString, "a tensor's name that is empty, too long or holds control characters");
+      return Fail(kBadString,
+                  "a tensor's name that is empty, too long or holds control characters");
     }
     if (IsOddName(text)) {
       return Fail(kBadString, fmt::format("tensor '{}': no name of a file", keys()[1]));
@@ -66,8 +67,8 @@ class Handler final : public JsonWalk {
   bool OnOther() override {
     const bool map = !keys().empty() && keys()[0] == kMap;
     return (!map && !keys().empty()) ||
-           Fail(kBadIndex, map ? "weight_map is no map from text to text"
-                               : "the index is no JSON object");
+           Fail(kBadIndex,
+                map ? "weight_map is no map from text to text" : "the index is no JSON object");
   }
 
   bool OnBegin(bool object) override {
@@ -112,9 +113,8 @@ Result<SetIndex> Parse(ByteSource& source) {
 void SortFiles(SetIndex& index) {
   std::vector<std::uint32_t> order(index.files.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&index](std::uint32_t a, std::uint32_t b) {
-    return index.files[a] < index.files[b];
-  });
+  std::sort(order.begin(), order.end(),
+            [&index](std::uint32_t a, std::uint32_t b) { return index.files[a] < index.files[b]; });
   std::vector<std::uint32_t> places(order.size());
   std::vector<std::string> sorted(order.size());
   for (std::uint32_t i = 0; i < order.size(); ++i) {
@@ -144,9 +144,9 @@ Result<SetIndex> DecodeIndex(ByteSource& source) {
   SortFiles(index);
   std::sort(index.tensors.begin(), index.tensors.end(),
             [](const IndexEntry& a, const IndexEntry& b) { return a.name < b.name; });
-  const auto twice = std::adjacent_find(
-      index.tensors.begin(), index.tensors.end(),
-      [](const IndexEntry& a, const IndexEntry& b) { return a.name == b.name; });
+  const auto twice =
+      std::adjacent_find(index.tensors.begin(), index.tensors.end(),
+                         [](const IndexEntry& a, const IndexEntry& b) { return a.name == b.name; });
   if (twice != index.tensors.end()) {
     return Bad(kDuplicateName, fmt::format("tensor '{}' stands twice in weight_map", twice->name));
   }
@@ -159,8 +159,8 @@ std::string EncodeIndex(const SetIndex& index) {
   out += "  \"weight_map\": {";
   std::string_view separator = "\n";
   for (const IndexEntry& entry : index.tensors) {
-    out += fmt::format("{}    {}: {}", separator, Quoted(entry.name),
-                       Quoted(index.files[entry.file]));
+    out +=
+        fmt::format("{}    {}: {}", separator, Quoted(entry.name), Quoted(index.files[entry.file]));
     separator = ",\n";
   }
   out += index.tensors.empty() ? "}\n}\n" : "\n  }\n}\n";

@@ -33,8 +33,8 @@ struct IndexEntry {
 
 /// The whole index.
 struct SetIndex {
-  std::vector<std::string> files;          ///< Each once, sorted; not to be trusted as names.
-  std::vector<IndexEntry> tensors;         ///< Sorted by name.
+  std::vector<std::string> files;           ///< Each once, sorted; not to be trusted as names.
+  std::vector<IndexEntry> tensors;          ///< Sorted by name.
   std::optional<std::uint64_t> total_size;  ///< metadata.total_size, when it is a whole number.
 
   /// The entry of a tensor; null when there is none.

@@ -28,15 +28,25 @@ class JsonWalk : public nlohmann::json::json_sax_t {
 
   // The parser's events.
   bool null() final { return OnOther(); }
+
   bool boolean(bool /*value*/) final { return OnOther(); }
+
   bool number_integer(std::int64_t /*value*/) final { return OnOther(); }
+
   bool number_float(double /*value*/, const std::string& /*text*/) final { return OnOther(); }
+
   bool number_unsigned(std::uint64_t value) final { return OnNumber(value); }
+
   bool string(std::string& text) final { return OnText(text); }
+
   bool binary(nlohmann::json::binary_t& /*value*/) final { return OnOther(); }
+
   bool start_object(std::size_t /*elements*/) final { return Begin(true); }
+
   bool start_array(std::size_t /*elements*/) final { return Begin(false); }
+
   bool end_object() final { return End(); }
+
   bool end_array() final { return End(); }
 
   bool key(std::string& text) final {
@@ -56,15 +66,16 @@ class JsonWalk : public nlohmann::json::json_sax_t {
   virtual bool OnOther() = 0;
   /// Called when it is the current container: keys() ends with its own, still empty, key.
   virtual bool OnBegin(bool object) = 0;
+
   virtual bool OnEnd() { return true; }
+
   /// The reason of what is no JSON.
   virtual std::string_view syntax_reason() const = 0;
 
   const std::vector<std::string>& keys() const { return keys_; }
 
   bool Fail(std::string_view reason, std::string message) {
-    error =
-        Error{ErrorCode::kCorruption, std::string(reason), std::move(message), false, false};
+    error = Error{ErrorCode::kCorruption, std::string(reason), std::move(message), false, false};
     return false;
   }
 

@@ -114,6 +114,7 @@ std::string TempName(TempKind kind, std::uint64_t attempt, std::string_view inde
 
 std::optional<std::uint64_t> AttemptOfTemp(std::string_view text) {
   std::uint64_t attempt = 0;
+  TakeFromEnd(text, ".old");
   if (!TakeFromEnd(text, kTempEnd) || !TakeAttempt(text, attempt, 0)) {
     return std::nullopt;
   }

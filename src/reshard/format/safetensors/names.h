@@ -49,7 +49,7 @@ enum class TempKind {
 
 std::string TempName(TempKind kind, std::uint64_t attempt, std::string_view index_name = {});
 
-/// The attempt of a temporary name of ours.
+/// The attempt of a temporary name of ours (".old" may follow: an index that is being replaced).
 std::optional<std::uint64_t> AttemptOfTemp(std::string_view text);
 
 }  // namespace reshard::safetensors
