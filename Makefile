@@ -9,6 +9,8 @@ PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 # BASE=REVISION: check looks for tidy findings only in what changed since that revision.
 BASE   ?=
+# PCH=: without precompiled headers, which ccache cannot share between folders.
+PCH    ?= -DRESHARD_PCH=ON
 # WERROR=1: compiler warnings fail the build.
 WERROR ?=
 
@@ -43,7 +45,7 @@ demo: build ## Trains a small model on 4 ranks, resumes it on 2 and on 3 ranks
 
 test: | build-dir ## Builds and runs every test
 	@tools/install_deps.sh build test
-	$(call build_release,-DRESHARD_BUILD_TESTS=ON)
+	$(call build_release,-DRESHARD_BUILD_TESTS=ON $(PCH))
 	$(call run_ctest,)
 
 test-peers: | build-dir ## Tests against every real release of other frameworks (downloads 4 GB once)

@@ -35,6 +35,13 @@ function(reshard_test layer)
                         GTest::gmock GTest::gtest_main fmt::fmt reshard_warnings)
   # Tests are compiled more often than they run.
   target_compile_options(reshard_${layer}_test PRIVATE $<$<CONFIG:Release>:-O1>)
+  # A third of the time of a test's compilation. Sources include what they need all the same.
+  list(LENGTH ARGN count)
+  if(RESHARD_PCH AND count GREATER 3)
+    target_precompile_headers(reshard_${layer}_test PRIVATE
+      <algorithm> <array> <functional> <map> <memory> <optional> <span> <string> <vector>
+      <fmt/format.h> <tl/expected.hpp> <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
   gtest_discover_tests(reshard_${layer}_test TEST_PREFIX ${layer}. PROPERTIES LABELS unit
                        DISCOVERY_TIMEOUT 60)
 endfunction()

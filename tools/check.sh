@@ -17,7 +17,7 @@ configure() {
   local preset=$1
   shift
   mkdir -p build
-  cmake --preset "$preset" "$@" >"build/$preset.log" 2>&1 || { cat "build/$preset.log"; return 1; }
+  cmake --preset "$preset" -DRESHARD_PCH=ON "$@" >"build/$preset.log" 2>&1 || { cat "build/$preset.log"; return 1; }
 }
 
 # run_tests BUILD OPTIONS...

@@ -7,6 +7,7 @@
 
 #include "reshard/codec/crc64.h"
 #include "reshard/format/native/catalog_codec.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/states.h"
 
 namespace reshard::testing {
@@ -185,18 +186,6 @@ std::uint64_t Resident() {
   return resident * 4096;
 }
 
-/// Address and thread sanitizers keep freed memory and shadow copies: resident memory says nothing
-/// there.
-constexpr bool IsSanitized() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return true;
-#elif defined(__has_feature)
-  return __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-  return false;
-#endif
-}
-
 class MemoryBoundTest : public ::testing::TestWithParam<Transfer> {};
 
 TEST_P(MemoryBoundTest, SinkLoadOfManyTimesTheBudgetStaysSmall) {
@@ -224,7 +213,7 @@ TEST_P(MemoryBoundTest, SinkLoadOfManyTimesTheBudgetStaysSmall) {
     ASSERT_OK(Load(state, storage, group, options));
   });
   EXPECT_EQ(bytes.load(), NumElements(shape));
-  if (IsSanitized()) {
+  if (testing::kSanitized) {
     GTEST_SKIP() << "resident memory is not measured under a sanitizer";
   }
   // Beside the budget: stacks and staging of the threads.

@@ -69,21 +69,25 @@ inline Bytes PaddleTensorBytes(const Catalog& catalog, const PaddleFiles& files,
   for (std::size_t c = 0; c < catalog.num_chunks(tensor); ++c) {
     const Chunk chunk = catalog.chunk(tensor, c);
     const Bytes bytes = ChunkBytes(catalog, files, tensor, c);
+    const std::vector<std::size_t> axes = AxesInFile(chunk.order, shape.size());
+    std::vector<std::uint64_t> file_stride(shape.size());
+    std::uint64_t dense = 1;
+    for (std::size_t i = axes.size(); i-- > 0;) {
+      file_stride[axes[i]] = dense;
+      dense *= chunk.box.extent[axes[i]];
+    }
     for (std::uint64_t i = 0; i < NumElements(chunk.box); ++i) {
       std::uint64_t rest = i;
-      std::uint64_t place = 0;   // in the tensor
-      std::uint64_t column = 0;  // in a column-major chunk
+      std::uint64_t place = 0;  // in the tensor
+      std::uint64_t from = 0;   // in the chunk
       std::uint64_t stride = 1;
-      std::uint64_t column_stride = NumElements(chunk.box);
       for (std::size_t a = shape.size(); a-- > 0;) {
         const std::uint64_t at = rest % chunk.box.extent[a];
         rest /= chunk.box.extent[a];
         place += (chunk.box.offset[a] + at) * stride;
         stride *= shape[a];
-        column_stride /= chunk.box.extent[a];
-        column += at * column_stride;
+        from += at * file_stride[a];
       }
-      const std::uint64_t from = chunk.order == ChunkOrder::kColumnMajor ? column : i;
       std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(from * item), item,
                   out.begin() + static_cast<std::ptrdiff_t>(place * item));
     }

@@ -70,7 +70,7 @@ std::string_view Advice(const Error& error) {
     case ErrorCode::kUnavailable:
       return "try again when other jobs have ended, or with fewer --threads";
     case ErrorCode::kUnsupported:
-      return "use a newer version of reshard";
+      return "see whether a newer version of reshard can";
     case ErrorCode::kAlreadyExists:
     case ErrorCode::kCancelled:
     case ErrorCode::kPeerFailed:

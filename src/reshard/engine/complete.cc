@@ -27,7 +27,9 @@ Result<Catalog> OpenOnce(Storage& storage, std::uint64_t unique_id) {
 }  // namespace
 
 bool IsIncomplete(const Error& error) {
-  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kCorruption;
+  // A pickle that names what no checkpoint does is not whole either, be it a flipped byte or not.
+  const bool refused = error.reason == "GLOBAL_NOT_ALLOWED" || error.reason == "OPCODE_NOT_ALLOWED";
+  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kCorruption || refused;
 }
 
 Result<Catalog> OpenComplete(Storage& storage, const ForeignRef& ref) {

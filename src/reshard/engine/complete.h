@@ -23,7 +23,8 @@ Result<Catalog> OpenComplete(Storage& storage, std::uint64_t unique_id);
 Result<Catalog> OpenComplete(Storage& storage, const ForeignRef& ref);
 
 /// Whether an error says that the stored snapshot is incomplete or damaged (kNotFound,
-/// kCorruption), not that looking at it failed.
+/// kCorruption, or a pickle with names or opcodes that are not allowed), not that looking at it
+/// failed.
 bool IsIncomplete(const Error& error);
 
 }  // namespace reshard

@@ -144,6 +144,24 @@ TEST(PaddleDataFileTest, SplitTensorsAreJoined) {
             "000000000000803f0000004000004040000080400000a040");
 }
 
+TEST(PaddleDataFileTest, APartOfASplitTensorCountsOnce) {
+  DataFile file;
+  for (const char* name : {"w@@.0", "w@@.1"}) {
+    file.arrays.push_back(
+        {Path{PathPart(name)}, DType::kUint8, {3}, ChunkOrder::kRowMajor, {0, 3}});
+  }
+  file.splits.push_back({"w", {2, 3}, {"w@@.0", "w@@.0"}});
+  const ForeignRef ref = {"paddle", "f.pdparams", 0};
+  MemorySource source(Bytes{});
+  ByteSource* const sources[] = {&source};
+  ASSERT_OK_AND_ASSIGN(const auto metadata, Format().ReadMetadata(ref, sources));
+  const ExaminedFile examined[] = {{3, 0, EncodeDataFile(file)}};
+  ASSERT_OK_AND_ASSIGN(const Assembled opened, Format().Assemble(ref, *metadata, examined));
+  ASSERT_EQ(opened.faults.size(), 1U);
+  EXPECT_THAT(opened.faults[0].error.message, HasSubstr("named twice"));
+  EXPECT_THAT(opened.faults[0].keys, ElementsAre("w"));
+}
+
 TEST(PaddleDataFileTest, TheMessageForOtherRanksSaysTheSame) {
   for (const char* name : {"small_p2", "small_p5", "unpackbig_p2", "forder_p5", "empty"}) {
     ASSERT_OK_AND_ASSIGN(const DataFile file, Read(Synthetic(name)));
@@ -341,6 +359,38 @@ TEST(PaddleFormatTest, TellsSingleFilesByTheirFirstBytes) {
   EXPECT_FALSE(Format().LooksLikeFile("model.pt", other));  // torch's old form
   EXPECT_FALSE(Format().LooksLikeFile("model.pdparams", FromHex("504b0304")));
   EXPECT_FALSE(Format().LooksLikeFile("model", {}));
+}
+
+/// A dict of one uint8 array as numpy 2.4 pickles it with protocol 5: (2, 3, 4), which lies in
+/// memory as (3, 4, 2), the axes of that being 2, 0 and 1. `axes` are the two last of them.
+Bytes WritePermuted(std::string_view axes) {
+  return FromHex(
+      "8005 7d 8c0177 8c136e756d70792e5f636f72652e6e756d65726963 8c0b5f66726f6d627566666572 93 28"
+      "961800000000000000 000102030405060708090a0b0c0d0e0f1011121314151617"
+      "8c056e756d7079 8c056474797065 93 8c027531 8988 87 52 28 4b03 8c017c 4e4e4e 4affffffff"
+      "4affffffff 4b00 74 62 4b03 4b04 4b02 87 8c014b 4b02 4b" +
+      std::string(axes.substr(0, 2)) + " 4b" + std::string(axes.substr(2)) + " 87 74 52 73 2e");
+}
+
+TEST(PaddleDataFileTest, ArraysMayHavePermutedAxes) {
+  const PaddleFiles files = {{"x.pdparams", WritePermuted("0001")}};
+  const ForeignRef ref = {"paddle", "x.pdparams", 0};
+  ASSERT_OK_AND_ASSIGN(const Assembled opened, OpenPaddle(files, ref));
+  ASSERT_EQ(opened.catalog.num_tensors(), 1U);
+  EXPECT_THAT(opened.catalog.shape(0), ElementsAre(2, 3, 4));
+  std::string expected;  // [i][j][k] is number (4 j + k) 2 + i
+  for (int n = 0; n < 24; ++n) {
+    expected += fmt::format("{:02x}", 2 * (n % 12) + n / 12);
+  }
+  EXPECT_EQ(ToHex(PaddleTensorBytes(opened.catalog, files, 0)), expected);
+}
+
+TEST(PaddleDataFileTest, RefusesOrdersOfAxesThatAreNone) {
+  for (const char* axes : {"0000", "0201", "0003"}) {
+    const Bytes bytes = WritePermuted(axes);
+    MemorySource raw(bytes);
+    EXPECT_THAT(ReadDataFile(raw), FailsWith("BAD_ARRAY")) << axes;
+  }
 }
 
 TEST(PaddlePickleTextTest, LargePayloadsAreReadFromAnywhere) {

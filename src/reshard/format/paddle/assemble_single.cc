@@ -72,15 +72,16 @@ void Assembler::AddSplit(const SplitArray& split, const DataFile& file) {
   std::optional<DType> dtype;
   std::uint64_t at = 0;
   std::map<std::string, const StoredArray*> arrays;
+  std::set<std::string> used;
   for (const StoredArray& array : file.arrays) {
     arrays.emplace(FlatKey(array.path), &array);
   }
   for (const std::string& name : split.parts) {
     const auto found = arrays.find(name);
     if (found == arrays.end() || found->second->shape.size() > 1 ||
-        (dtype && *dtype != found->second->dtype)) {
+        (dtype && *dtype != found->second->dtype) || !used.insert(name).second) {
       Note(MakeError(ErrorCode::kCorruption, kBadArray,
-                     fmt::format("its part '{}' is missing or does not fit", name)),
+                     fmt::format("its part '{}' is missing, named twice, or does not fit", name)),
            split.key);
       return;
     }

@@ -84,7 +84,7 @@ bool Decoder::ReadArray(StoredArray& array) {
   if (!reader_.ReadCounted(path) || !reader_.Read(dtype) || !reader_.Read(order) ||
       !ReadShape(array.shape) || !reader_.Read(array.bytes.offset) ||
       !reader_.Read(array.bytes.size) || !IsDType(dtype) ||
-      order > static_cast<std::uint8_t>(ChunkOrder::kColumnMajor)) {
+      !IsValidOrder(static_cast<ChunkOrder>(order), array.shape.size())) {
     return false;
   }
   Result<Path> decoded = DecodePath(path);

@@ -58,6 +58,18 @@ Result<std::span<const NodeId>> Args(const Document& document, NodeId node, std:
   return args;
 }
 
+/// Whether these are the numbers below `count`, each once.
+bool IsPermutation(const Shape& axes, std::size_t count) {
+  std::vector<bool> seen(count);
+  for (const std::uint64_t axis : axes) {
+    if (axis >= count || seen[axis]) {
+      return false;
+    }
+    seen[axis] = true;
+  }
+  return axes.size() == count;
+}
+
 /// Shape and dtype that agree with each other, in an order that matters only from two axes on.
 Result<NumpyArray> Make(const Document& document, NodeId node, NodeId shape, NodeId dtype,
                         bool column_major, NodeId payload) {
@@ -87,13 +99,37 @@ Result<NumpyArray> ReadReconstructed(const Document& document, NodeId node) {
   return Make(document, node, parts[1], parts[2], document.AsBool(parts[3]), parts[4]);
 }
 
+/// From numpy 2.3 on: the shape in memory order, 'K', and which axis of it each axis is.
+Result<NumpyArray> ReadPermuted(const Document& document, NodeId node) {
+  RESHARD_TRY_ASSIGN(const std::span<const NodeId> args, Args(document, node, 5));
+  RESHARD_TRY_ASSIGN(NumpyArray array, Make(document, node, args[2], args[1], false, args[0]));
+  RESHARD_TRY_ASSIGN(const Shape axes, ReadShape(document, args[4]));
+  const bool is_k = document.kind(args[3]) == Kind::kText && document.Text(args[3]) == "K";
+  std::vector<std::size_t> in_file(array.shape.size());
+  Shape shape(array.shape.size());
+  if (!is_k || !IsPermutation(axes, shape.size())) {
+    return BadArray(document, node, "the order of an array's axes is none");
+  }
+  for (std::size_t a = 0; a < shape.size(); ++a) {
+    shape[a] = array.shape[axes[a]];
+    in_file[axes[a]] = a;
+  }
+  const std::optional<ChunkOrder> order = OrderOf(in_file);
+  if (!order) {
+    return BadArray(document, node,
+                    fmt::format("an array of {} axes that are permuted in memory; save it through "
+                                "numpy.ascontiguousarray",
+                                shape.size()),
+                    ErrorCode::kUnsupported);
+  }
+  array.shape = std::move(shape);
+  array.order = *order;
+  return array;
+}
+
 Result<NumpyArray> ReadFromBuffer(const Document& document, NodeId node) {
-  const NodeId all = document.args(node);
-  if (document.items(all).size() == 5) {  // order 'K' and the order of the axes
-    return MakeError(ErrorCode::kUnsupported, kBadArray,
-                     fmt::format("byte {}: an array whose axes are permuted in memory; save it "
-                                 "through numpy.ascontiguousarray",
-                                 document.offset(node)));
+  if (document.items(document.args(node)).size() == 5) {
+    return ReadPermuted(document, node);
   }
   RESHARD_TRY_ASSIGN(const std::span<const NodeId> args, Args(document, node, 4));
   const bool is_text = document.kind(args[3]) == Kind::kText;
