@@ -1,5 +1,5 @@
-// Hugging Face's index: files and tensors are sorted, each once, and what is written again reads the
-// same. With all its files missing it gives a valid catalog, and a fault for each.
+// Hugging Face's index: files and tensors are sorted, each once, and what is written again reads
+// the same. With all its files missing it gives a valid catalog, and a fault for each.
 
 #include <algorithm>
 #include <cstddef>

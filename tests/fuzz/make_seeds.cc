@@ -57,9 +57,9 @@ Bytes OptionalSection() {
 Bytes Safetensors() {
   const Shape shape = {2, 4};
   const Shape empty = {0};
-  const safetensors::WriteEntry entries[] = {
-      {"layer.w", DType::kFloat32, shape}, {"f4", DType::kFloat4E2m1, shape},
-      {"none", DType::kBool, empty}};
+  const safetensors::WriteEntry entries[] = {{"layer.w", DType::kFloat32, shape},
+                                             {"f4", DType::kFloat4E2m1, shape},
+                                             {"none", DType::kBool, empty}};
   Bytes bytes = safetensors::EncodeHeader(entries).value();
   bytes.resize(bytes.size() + 36, std::byte{1});
   return bytes;

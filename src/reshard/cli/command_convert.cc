@@ -92,7 +92,8 @@ class ConvertCommand final : public Command {
         ->required();
     app.add_option("dst", options_.destination, "Directory of the new one, made when missing")
         ->required();
-    app.add_option("--to", options_.format, "Format to write: native, safetensors, paddle or paddle:RELEASE")
+    app.add_option("--to", options_.format,
+                   "Format to write: native, safetensors, paddle or paddle:RELEASE")
         ->type_name("FORMAT")
         ->required();
     app.add_option("--ranks", options_.engine.ranks, "Cut the tensors over N ranks")
@@ -135,10 +136,12 @@ class ConvertCommand final : public Command {
   Status CheckFormat() {
     const std::string name = options_.format.substr(0, options_.format.find(':'));
     if (options_.format != "native" && options_.format != "safetensors" && name != "paddle") {
-      return MakeError(ErrorCode::kInvalidArgument, "USAGE",
-                       fmt::format("'{}' is no format to write\nwrite --to native, --to safetensors, --to paddle "
-                                   "or --to paddle:RELEASE",
-                                   Printable(options_.format)));
+      return MakeError(
+          ErrorCode::kInvalidArgument, "USAGE",
+          fmt::format(
+              "'{}' is no format to write\nwrite --to native, --to safetensors, --to paddle "
+              "or --to paddle:RELEASE",
+              Printable(options_.format)));
     }
     options_.engine.format = options_.format;
     return OkStatus();
