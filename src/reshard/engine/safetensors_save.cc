@@ -187,6 +187,11 @@ class SafetensorsSave final : public SaveFormat {
 
   bool HoldsCutTensors() const override { return false; }
 
+  bool IsLeftover(std::string_view name) const override {
+    const std::optional<PartName> part = ParsePartName(name);
+    return (part && part->prefix == kModel) || AttemptOfTemp(name).has_value();
+  }
+
   std::uint64_t MinCutBytes(std::uint64_t /*wanted*/) const override {
     return std::numeric_limits<std::uint64_t>::max();  // whole tensors
   }
