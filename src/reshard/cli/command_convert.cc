@@ -142,7 +142,8 @@ class ConvertCommand final : public Command {
         ->required();
     app.add_option("dst", options_.destination, "Directory of the new one, made when missing")
         ->required();
-    app.add_option("--to", options_.format, "Format to write: native, paddle or paddle:RELEASE")
+    app.add_option("--to", options_.format,
+                   "Format to write: native, safetensors, paddle or paddle:RELEASE")
         ->type_name("FORMAT")
         ->required();
     AddLayout(app);
