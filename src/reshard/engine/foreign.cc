@@ -15,6 +15,7 @@
 #include "reshard/engine/snapshot.h"
 #include "reshard/format/native/catalog_codec.h"
 #include "reshard/format/paddle/format.h"
+#include "reshard/format/torch/saved_format.h"
 
 namespace reshard {
 namespace {
@@ -125,7 +126,8 @@ Result<Catalog> DecodeIndex(Storage& storage, const ForeignRef& ref, ByteSpan by
 }  // namespace
 
 std::span<const ForeignFormat* const> ForeignFormats() {
-  static const std::array<const ForeignFormat*, 1> formats = {&paddle::Format()};
+  static const std::array<const ForeignFormat*, 2> formats = {&paddle::Format(),
+                                                            &torch::SavedFormat()};
   return formats;
 }
 

@@ -8,7 +8,7 @@
 
 #include "reshard/base/checked.h"
 #include "reshard/format/paddle/metadata_pickle_internal.h"
-#include "reshard/format/paddle/text_index_internal.h"
+#include "reshard/format/text_index_internal.h"
 #include "reshard/format/pickle/machine.h"
 
 namespace reshard::paddle {
