@@ -127,7 +127,7 @@ Result<Catalog> DecodeIndex(Storage& storage, const ForeignRef& ref, ByteSpan by
 
 std::span<const ForeignFormat* const> ForeignFormats() {
   static const std::array<const ForeignFormat*, 2> formats = {&paddle::Format(),
-                                                            &torch::SavedFormat()};
+                                                              &torch::SavedFormat()};
   return formats;
 }
 

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
 
-#include "reshard/base/checked.h"
-#include "reshard/base/utf8.h"
 #include "reshard/format/torch/saved_values_internal.h"
 #include "reshard/format/zip/archive.h"
 
@@ -47,11 +46,11 @@ Result<std::map<std::string, StorageRef, std::less<>>> StoragesOf(const Document
     RESHARD_TRY_ASSIGN(const StorageRef storage, ReadStorage(document, node));
     const auto [at, is_new] = storages.emplace(std::string(storage.key), storage);
     if (!is_new && (at->second.bytes != storage.bytes || at->second.dtype != storage.dtype)) {
-      return MakeError(ErrorCode::kCorruption, kBadStorage,
-                       fmt::format("byte {}: the storage '{}' has {} bytes here and {} elsewhere, "
-                                   "or another dtype",
-                                   document.offset(node), storage.key, storage.bytes,
-                                   at->second.bytes));
+      return MakeError(
+          ErrorCode::kCorruption, kBadStorage,
+          fmt::format("byte {}: the storage '{}' has {} bytes here and {} elsewhere, "
+                      "or another dtype",
+                      document.offset(node), storage.key, storage.bytes, at->second.bytes));
     }
   }
   return storages;
@@ -85,8 +84,8 @@ class Collector {
     if (tensor.ok()) {
       out_.tensors.push_back(std::move(*tensor));
     } else {
-      out_.faults.push_back({tensor.error().WithContext(fmt::format("tensor '{}'", leaf.key)),
-                             leaf.key});
+      out_.faults.push_back(
+          {tensor.error().WithContext(fmt::format("tensor '{}'", leaf.key)), leaf.key});
     }
   }
 
@@ -105,9 +104,8 @@ class Collector {
       tensor.alias_of = at->second;
       return tensor;
     }
-    Result<std::vector<DensePart>> parts =
-        StridedToChunks(WholeBox(ref.size), ref.stride,
-                        place->second.offset + ref.byte_offset(), ref.dtype);
+    Result<std::vector<DensePart>> parts = StridedToChunks(
+        WholeBox(ref.size), ref.stride, place->second.offset + ref.byte_offset(), ref.dtype);
     if (!parts.ok()) {
       seen_.erase(at);
       return tl::unexpected<Error>(std::move(parts).error());
@@ -133,13 +131,8 @@ pickle::ParseOptions ObjectOptions() {
 
 /// The zip form.
 Status CheckKind(const zip::Archive& archive) {
-  if (archive.Find("constants.pkl") != nullptr || archive.HasPrefix("code/")) {
-    return MakeError(ErrorCode::kUnsupported, kKindNotSupported,
-                     "a TorchScript archive: it holds a program; save the state_dict() of its "
-                     "module with torch.save");
-  }
   if (archive.Find("data.pkl") == nullptr) {
-    return MakeError(ErrorCode::kUnsupported, kKindNotSupported,
+    return MakeError(ErrorCode::kUnsupported, zip::kKindNotSupported,
                      "a zip archive without data.pkl, so not of torch.save");
   }
   const zip::Member* order = archive.Find("byteorder");
@@ -241,8 +234,8 @@ class StreamReader {
       return Bad("the keys of the storages are no list");
     }
     for (const NodeId item : keys.items(keys.root())) {
-      const auto found = keys.kind(item) == Kind::kText ? storages.find(keys.Text(item))
-                                                        : storages.end();
+      const auto found =
+          keys.kind(item) == Kind::kText ? storages.find(keys.Text(item)) : storages.end();
       if (found == storages.end() || places_.contains(found->first)) {
         return Bad("a storage that no tensor names, or that is listed twice");
       }

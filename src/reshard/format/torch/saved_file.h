@@ -18,7 +18,6 @@
 namespace reshard::torch {
 
 /// Reasons of this decoder, beside those of the pickle machine, zip archives and tensors.
-inline constexpr std::string_view kKindNotSupported = "KIND_NOT_SUPPORTED";
 inline constexpr std::string_view kBigEndian = "BIG_ENDIAN";
 inline constexpr std::string_view kBadStorage = "BAD_STORAGE";
 inline constexpr std::string_view kBadStream = "BAD_STREAM";
@@ -56,7 +55,7 @@ bool LooksSaved(ByteSpan first_bytes);
 /// is no dict gets the key "data". Values of classes that are not known are Opaque, but those that
 /// hold tensors are entered as if they were dicts, with a note. Tensors that view one storage share
 /// its bytes.
-/// Errors: kUnsupported KIND_NOT_SUPPORTED (TorchScript, the tar files of torch before 0.1.10),
+/// Errors: kUnsupported KIND_NOT_SUPPORTED (a zip archive of something else),
 ///         BIG_ENDIAN; kCorruption BAD_STORAGE (two tensors disagree on a storage, or the file on
 ///         its size), BAD_STREAM; those of zip::Archive, pickle::Parse and Flatten. What concerns
 ///         one tensor is a fault. Memory: that of the pickle, and 64 MiB and 8 times its size for

@@ -44,8 +44,7 @@ class TorchSaveFormat final : public ForeignFormat {
     return LooksSaved(first_bytes);
   }
 
-  Result<Bytes> Examine(std::string_view name, ByteSource& file,
-                        ByteSpan request) const override;
+  Result<Bytes> Examine(std::string_view name, ByteSource& file, ByteSpan request) const override;
   Result<Assembled> Assemble(const ForeignRef& ref, const ForeignMetadata& metadata,
                              std::span<const ExaminedFile> files) const override;
 };

@@ -27,7 +27,8 @@ std::vector<GlobalRule> MakeGlobals() {
   std::vector<GlobalRule> rules(tensors.begin(), tensors.end());
   rules.push_back({"builtins", "set", kSetType, pickle::kReduce});
   rules.push_back({"__builtin__", "set", kSetType, pickle::kReduce});
-  rules.push_back({"collections", "defaultdict", kDefaultDict, pickle::kReduce | pickle::kDictLike});
+  rules.push_back(
+      {"collections", "defaultdict", kDefaultDict, pickle::kReduce | pickle::kDictLike});
   return rules;
 }
 

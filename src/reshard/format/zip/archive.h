@@ -29,6 +29,7 @@ inline constexpr std::string_view kRange = "RANGE";
 inline constexpr std::string_view kBadMemberName = "BAD_MEMBER_NAME";
 inline constexpr std::string_view kRefused = "REFUSED";
 inline constexpr std::string_view kLimit = "LIMIT";
+inline constexpr std::string_view kKindNotSupported = "KIND_NOT_SUPPORTED";
 
 /// Largest central directory that is read.
 inline constexpr std::uint64_t kMaxDirectory = std::uint64_t{64} << 20;
@@ -50,7 +51,8 @@ class Archive {
   /// Reads the end of the archive: once, when the directory is small.
   /// Errors: kCorruption ZIP_FRAMING, ZIP_DIRECTORY, OVERLAP, HEADER_MISMATCH, DUPLICATE_NAME,
   ///         ZIP64_INCONSISTENT, RANGE, BAD_MEMBER_NAME; kUnsupported METHOD_NOT_ALLOWED,
-  ///         FLAG_NOT_ALLOWED, REFUSED, LIMIT; kIo of the source. All with the byte offset.
+  ///         FLAG_NOT_ALLOWED, REFUSED, LIMIT, KIND_NOT_SUPPORTED (TorchScript); kIo of the source.
+  ///         All with the byte offset.
   static Result<Archive> Open(ByteSource& source, ByteRange range);
 
   /// In the order of their payloads. Entries of folders are left out.
