@@ -51,8 +51,7 @@ class Archive {
   /// Reads the end of the archive: once, when the directory is small.
   /// Errors: kCorruption ZIP_FRAMING, ZIP_DIRECTORY, OVERLAP, HEADER_MISMATCH, DUPLICATE_NAME,
   ///         ZIP64_INCONSISTENT, RANGE, BAD_MEMBER_NAME; kUnsupported METHOD_NOT_ALLOWED,
-  ///         FLAG_NOT_ALLOWED, REFUSED, LIMIT, KIND_NOT_SUPPORTED (TorchScript); kIo of the source.
-  ///         All with the byte offset.
+  ///         FLAG_NOT_ALLOWED, REFUSED, LIMIT; kIo of the source. All with the byte offset.
   static Result<Archive> Open(ByteSource& source, ByteRange range);
 
   /// In the order of their payloads. Entries of folders are left out.
