@@ -93,9 +93,8 @@ Result<NodeId> DocumentBuilder::Unknown(std::string_view name, std::uint64_t off
   const auto number = static_cast<std::uint16_t>(kFirstUnknown + document_.unknown_.size());
   document_.unknown_.emplace_back(name);
   unknown_memory_ += 2 * (name.size() + 128);  // here and in the machine
-  return Global(number,
-                kReduce | kNewObject | kBuild | kDictLike | kListLike | kRawText | kAnything,
-                offset);
+  return Global(
+      number, kReduce | kNewObject | kBuild | kDictLike | kListLike | kRawText | kAnything, offset);
 }
 
 Result<NodeId> DocumentBuilder::Text(std::string_view text, std::uint64_t offset,

@@ -147,9 +147,9 @@ class Machine {
   Memo memo_;
   std::vector<NodeId> global_nodes_;  // by place in options_.globals
   std::unordered_map<std::string, NodeId> unknown_nodes_;
-  std::uint64_t at_ = 0;              // offset of the current opcode
-  std::uint64_t frame_end_ = 0;       // 0: outside any frame
-  std::uint64_t next_check_ = 0;      // bytes taken when the budget is looked at again
+  std::uint64_t at_ = 0;          // offset of the current opcode
+  std::uint64_t frame_end_ = 0;   // 0: outside any frame
+  std::uint64_t next_check_ = 0;  // bytes taken when the budget is looked at again
   int protocol_ = 0;
   bool stopped_ = false;
 };

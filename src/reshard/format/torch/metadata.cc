@@ -52,10 +52,21 @@ enum class Field : std::uint8_t {
 };
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(Field::kCount)> kFieldNames = {
-    "state_dict_metadata", "planner_data", "storage_data",          "properties",
-    "size",                "chunks",       "offsets",               "sizes",
-    "fqn",                 "offset",       "index",                 "relative_path",
-    "length",              "transform_descriptors", "dtype",
+    "state_dict_metadata",
+    "planner_data",
+    "storage_data",
+    "properties",
+    "size",
+    "chunks",
+    "offsets",
+    "sizes",
+    "fqn",
+    "offset",
+    "index",
+    "relative_path",
+    "length",
+    "transform_descriptors",
+    "dtype",
 };
 
 constexpr std::uint64_t kFreeMemory = 64ULL << 20;
@@ -172,7 +183,7 @@ class Decoder {
   Metadata out_;
   std::vector<std::uint8_t> field_of_;  // by the node of a key
   std::uint64_t memory_left_;
-  TextIndex index_;  // tensors, and values with kBytesEntry
+  TextIndex index_;                        // tensors, and values with kBytesEntry
   std::vector<std::vector<bool>> placed_;  // per tensor and chunk
   std::vector<bool> bytes_placed_;
   std::vector<Unplaced> unplaced_;
@@ -501,9 +512,9 @@ Status Decoder::CheckPlaced(NodeId storage) const {
     const auto missing = std::find(placed_[t].begin(), placed_[t].end(), false);
     if (missing != placed_[t].end()) {
       const auto chunk = static_cast<std::size_t>(missing - placed_[t].begin());
-      return Bad(storage, fmt::format("storage_data names no record for chunk {} of tensor '{}'",
-                                      ToString(out_.tensors[t].chunks[chunk].box),
-                                      out_.tensors[t].key));
+      return Bad(storage,
+                 fmt::format("storage_data names no record for chunk {} of tensor '{}'",
+                             ToString(out_.tensors[t].chunks[chunk].box), out_.tensors[t].key));
     }
   }
   for (std::size_t b = 0; b < out_.bytes.size(); ++b) {
@@ -539,7 +550,8 @@ std::optional<Path> Decoder::ReadPath(std::string_view key, NodeId node) const {
   path.reserve(parts.size());
   std::size_t bytes = 0;
   for (const NodeId part : parts) {
-    if (document_.kind(part) == Kind::kText && (bytes += document_.Text(part).size()) <= key.size()) {
+    if (document_.kind(part) == Kind::kText &&
+        (bytes += document_.Text(part).size()) <= key.size()) {
       path.emplace_back(std::string(document_.Text(part)));
     } else if (document_.kind(part) == Kind::kInt && document_.AsInt(part) >= 0 &&
                document_.AsInt(part) < kMostListElements && !path.empty()) {

@@ -18,12 +18,18 @@ struct StorageClass {
 };
 
 constexpr StorageClass kStorageClasses[] = {
-    {"DoubleStorage", DType::kFloat64},        {"FloatStorage", DType::kFloat32},
-    {"HalfStorage", DType::kFloat16},          {"BFloat16Storage", DType::kBfloat16},
-    {"CharStorage", DType::kInt8},             {"ByteStorage", DType::kUint8},
-    {"ShortStorage", DType::kInt16},           {"IntStorage", DType::kInt32},
-    {"LongStorage", DType::kInt64},            {"BoolStorage", DType::kBool},
-    {"ComplexFloatStorage", DType::kComplex64}, {"ComplexDoubleStorage", DType::kComplex128},
+    {"DoubleStorage", DType::kFloat64},
+    {"FloatStorage", DType::kFloat32},
+    {"HalfStorage", DType::kFloat16},
+    {"BFloat16Storage", DType::kBfloat16},
+    {"CharStorage", DType::kInt8},
+    {"ByteStorage", DType::kUint8},
+    {"ShortStorage", DType::kInt16},
+    {"IntStorage", DType::kInt32},
+    {"LongStorage", DType::kInt64},
+    {"BoolStorage", DType::kBool},
+    {"ComplexFloatStorage", DType::kComplex64},
+    {"ComplexDoubleStorage", DType::kComplex128},
 };
 
 std::vector<GlobalRule> MakeGlobals() {
@@ -109,7 +115,8 @@ Status ReadMarks(const Document& document, NodeId node, TensorRef& tensor) {
   if (document.kind(node) != Kind::kDict) {
     return Bad(document, node, "the marks of a tensor are no dict");
   }
-  for (const auto& [name, mark] : {std::pair("conj", &tensor.conj), std::pair("neg", &tensor.neg)}) {
+  for (const auto& [name, mark] :
+       {std::pair("conj", &tensor.conj), std::pair("neg", &tensor.neg)}) {
     const NodeId value = document.Find(node, name);
     if (value != pickle::kNoNode) {
       if (document.kind(value) != Kind::kBool) {
@@ -175,11 +182,13 @@ Result<StorageRef> ReadStorage(const Document& document, NodeId node) {
   const std::span<const NodeId> id = document.items(document.items(node)[0]);
   // The older form of torch.save has a sixth part, the view of a storage, which is always None.
   const bool has_view = id.size() == 6 && document.kind(id[5]) != Kind::kNone;
-  const bool good = (id.size() == 5 || id.size() == 6) && !has_view && document.kind(id[0]) == Kind::kText &&
-                    document.Text(id[0]) == "storage" && document.kind(id[1]) == Kind::kGlobal &&
-                    document.kind(id[2]) == Kind::kText && document.kind(id[3]) == Kind::kText;
+  const bool good = (id.size() == 5 || id.size() == 6) && !has_view &&
+                    document.kind(id[0]) == Kind::kText && document.Text(id[0]) == "storage" &&
+                    document.kind(id[1]) == Kind::kGlobal && document.kind(id[2]) == Kind::kText &&
+                    document.kind(id[3]) == Kind::kText;
   if (!good) {
-    return Bad(document, node, "a persistent id that is not ('storage', class, key, device, numel)");
+    return Bad(document, node,
+               "a persistent id that is not ('storage', class, key, device, numel)");
   }
   StorageRef storage;
   storage.key = document.Text(id[2]);
@@ -241,11 +250,11 @@ Status CheckNotLazy(const TensorRef& tensor) {
   if (!tensor.conj && !tensor.neg) {
     return OkStatus();
   }
-  return MakeError(ErrorCode::kUnsupported, kLazyView,
-                   fmt::format("it was saved as a {} view: the file holds other values than the "
-                               "tensor has; save it from torch with .resolve_{}()",
-                               tensor.conj ? "conjugated" : "negated",
-                               tensor.conj ? "conj" : "neg"));
+  return MakeError(
+      ErrorCode::kUnsupported, kLazyView,
+      fmt::format("it was saved as a {} view: the file holds other values than the "
+                  "tensor has; save it from torch with .resolve_{}()",
+                  tensor.conj ? "conjugated" : "negated", tensor.conj ? "conj" : "neg"));
 }
 
 }  // namespace reshard::torch

@@ -72,8 +72,8 @@ bool IsTensor(const pickle::Document& document, pickle::NodeId node);
 
 /// Reads such a call. The view lies in its storage: offset and strides are not negative and no
 /// element lies outside. Device names are passed over.
-/// Errors: kCorruption BAD_TENSOR (arguments of other kinds or numbers, a storage that does not hold
-/// whole elements), VIEW_OUT_OF_STORAGE, those of CheckShape; all with the byte offset.
+/// Errors: kCorruption BAD_TENSOR (arguments of other kinds or numbers, a storage that does not
+/// hold whole elements), VIEW_OUT_OF_STORAGE, those of CheckShape; all with the byte offset.
 Result<TensorRef> ReadTensor(const pickle::Document& document, pickle::NodeId node);
 
 /// A storage: a kPersistent node of ('storage', class, key, device, numel).

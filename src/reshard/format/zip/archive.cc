@@ -149,9 +149,9 @@ class Reader {
 Status Reader::ReadTail() {
   const std::uint64_t size = source_.size();
   if (range_.offset > size || range_.size > size - range_.offset) {
-    return Bad(kRange, range_.offset,
-               fmt::format("an archive of {} bytes leaves the {} bytes of its file", range_.size,
-                           size));
+    return Bad(
+        kRange, range_.offset,
+        fmt::format("an archive of {} bytes leaves the {} bytes of its file", range_.size, size));
   }
   if (range_.size < kEndBytes) {
     return Bad(kFraming, range_.offset,
@@ -287,9 +287,20 @@ Status Reader::CheckEntry(const std::byte* p, std::string_view name, std::uint64
   }
   const std::uint16_t flags = Get16(p + 8);
   if ((flags & ~(kHasDescriptor | kUtf8Names)) != 0) {
-    return Bad(kFlagNotAllowed, InSource(at),
-               fmt::format("'{}' has the flags {:#x}: encrypted, or otherwise not what torch writes",
-                           Shown(name), flags),
+    return Bad(
+        kFlagNotAllowed, InSource(at),
+        fmt::format("'{}' has the flags {:#x}: encrypted, or otherwise not what torch writes",
+                    Shown(name), flags),
+        ErrorCode::kUnsupported);
+  }
+  // TorchScript, which compresses its code. The door of CVE-2025-32434.
+  const std::string_view below =
+      name.substr(std::min<std::size_t>(name.find('/'), name.size() - 1) + 1);
+  if (below.starts_with("code/") || below == "constants.pkl") {
+    return Bad(kKindNotSupported, InSource(at),
+               fmt::format("'{}' shows a TorchScript archive, which holds a program; save the "
+                           "state_dict() of its module with torch.save",
+                           Shown(name)),
                ErrorCode::kUnsupported);
   }
   if (Get16(p + 10) != 0) {
@@ -335,13 +346,13 @@ Result<std::uint64_t> Reader::ReadEntry(std::uint64_t at) {
   }
   const std::optional<std::uint64_t> begin =
       CheckedAdd(member.header, kLocalBytes + member.name.size());
-  const std::optional<std::uint64_t> end =
-      begin ? CheckedAdd(*begin, member.size) : std::nullopt;
+  const std::optional<std::uint64_t> end = begin ? CheckedAdd(*begin, member.size) : std::nullopt;
   if (!end || *end > end_.offset) {
-    return Bad(kRange, InSource(at),
-               fmt::format("'{}' of {} bytes at byte {} of the archive leaves the {} bytes in front "
-                           "of the directory",
-                           Shown(member.name), member.size, member.header, end_.offset));
+    return Bad(
+        kRange, InSource(at),
+        fmt::format("'{}' of {} bytes at byte {} of the archive leaves the {} bytes in front "
+                    "of the directory",
+                    Shown(member.name), member.size, member.header, end_.offset));
   }
   member.header = InSource(member.header);
   out_.members_.push_back(member);
@@ -437,9 +448,9 @@ Result<Archive> Archive::Open(ByteSource& source, ByteRange range) {
 
 const Member* Archive::Find(std::string_view name) const {
   const auto below = [this](std::uint32_t i) { return members_[i].name.substr(top_.size() + 1); };
-  const auto found = std::partition_point(
-      by_name_.begin(), by_name_.end(),
-      [&](std::uint32_t i) { return CompareFolded(below(i), name) < 0; });
+  const auto found = std::partition_point(by_name_.begin(), by_name_.end(), [&](std::uint32_t i) {
+    return CompareFolded(below(i), name) < 0;
+  });
   return found != by_name_.end() && below(*found) == name && !name.ends_with('/')
              ? &members_[*found]
              : nullptr;
@@ -447,9 +458,9 @@ const Member* Archive::Find(std::string_view name) const {
 
 bool Archive::HasPrefix(std::string_view prefix) const {
   const auto below = [this](std::uint32_t i) { return members_[i].name.substr(top_.size() + 1); };
-  const auto found = std::partition_point(
-      by_name_.begin(), by_name_.end(),
-      [&](std::uint32_t i) { return CompareFolded(below(i), prefix) < 0; });
+  const auto found = std::partition_point(by_name_.begin(), by_name_.end(), [&](std::uint32_t i) {
+    return CompareFolded(below(i), prefix) < 0;
+  });
   return found != by_name_.end() &&
          CompareFolded(below(*found).substr(0, prefix.size()), prefix) == 0;
 }
@@ -497,9 +508,9 @@ Result<ByteRange> Archive::Locate(const Member& member) const {
   if (Get32(p) != kLocalSignature || Get16(p + 6) != member.flags || Get16(p + 8) != 0 ||
       !same_sizes || !same_crc || Get16(p + 26) != member.name.size() ||
       AsText(ByteSpan(bytes).subspan(kLocalBytes)) != member.name) {
-    return Bad(kHeaderMismatch, member.header,
-               fmt::format("the local header of '{}' is not what the directory says",
-                           Shown(member.name)));
+    return Bad(
+        kHeaderMismatch, member.header,
+        fmt::format("the local header of '{}' is not what the directory says", Shown(member.name)));
   }
   const ByteRange payload{member.header + head + Get16(p + 28), member.size};
   if (payload.end() > member.end) {
@@ -518,9 +529,10 @@ Result<ByteRange> Archive::Locate(const Member& member) const {
 
 Result<Bytes> Archive::Read(const Member& member, std::uint64_t most) const {
   if (member.size > most) {
-    return Bad(kLimit, member.header,
-               fmt::format("'{}' has {} bytes, more than {}", Shown(member.name), member.size, most),
-               ErrorCode::kUnsupported);
+    return Bad(
+        kLimit, member.header,
+        fmt::format("'{}' has {} bytes, more than {}", Shown(member.name), member.size, most),
+        ErrorCode::kUnsupported);
   }
   RESHARD_TRY_ASSIGN(const ByteRange payload, Locate(member));
   Bytes bytes(payload.size);

@@ -29,6 +29,7 @@ inline constexpr std::string_view kRange = "RANGE";
 inline constexpr std::string_view kBadMemberName = "BAD_MEMBER_NAME";
 inline constexpr std::string_view kRefused = "REFUSED";
 inline constexpr std::string_view kLimit = "LIMIT";
+inline constexpr std::string_view kKindNotSupported = "KIND_NOT_SUPPORTED";
 
 /// Largest central directory that is read.
 inline constexpr std::uint64_t kMaxDirectory = std::uint64_t{64} << 20;
