@@ -218,9 +218,10 @@ TEST(ZipHostileTest, Z7BytesThatBelongToNothing) {
   Bytes trailing = good;
   trailing.push_back(std::byte{0});
   EXPECT_THAT(OpenBytes(trailing), FailsWith(kFraming));
+  const Bytes inner = Writer().Add({"a/x", "data"}).Finish(std::nullopt, false);
   Bytes comment = good;  // a whole archive in the comment of another
-  comment[comment.size() - 2] = static_cast<std::byte>(good.size());
-  comment.insert(comment.end(), good.begin(), good.end());
+  comment[comment.size() - 2] = static_cast<std::byte>(inner.size());
+  comment.insert(comment.end(), inner.begin(), inner.end());
   EXPECT_THAT(OpenBytes(comment), FailsWith(kFraming));
   Writer late;
   late.out() = Bytes(4);

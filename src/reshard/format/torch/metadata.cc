@@ -29,6 +29,7 @@ enum Class : std::uint16_t {
   kPassedOver,  ///< What may stand in fields that are not read.
 };
 
+constexpr std::string_view kMemoryFormat = "_MEM_FORMAT_ENCODING";  // before 2.3 without '_'
 constexpr std::string_view kZstd = "stream.zstd/1";
 
 /// Fields that are read.
@@ -86,7 +87,7 @@ void AddClasses(std::vector<GlobalRule>& rules, std::string_view module,
                                 {module, "TensorProperties", kProperties, kObject},
                                 {module, "MetadataIndex", kIndex, kObject},
                                 {module, "StorageMeta", kPassedOver, kObject},
-                                {module, "_MEM_FORMAT_ENCODING", kPassedOver, kEnum},
+                                {module, kMemoryFormat, kPassedOver, kEnum},
                                 {files_module, "_StorageInfo", kStorageInfo, kObject},
                             });
 }
@@ -103,7 +104,7 @@ std::vector<GlobalRule> MakeMetadataGlobals() {
              "torch.distributed._shard.checkpoint.filesystem");
   rules.insert(rules.end(), {
                                 {kSharded, "TensorProperties", kProperties, kObject},
-                                {kSharded, "MEM_FORMAT_ENCODING", kPassedOver, kPath},
+                                {kSharded, kMemoryFormat.substr(1), kPassedOver, kPath},
                                 {"torch.serialization", "_get_layout", kPassedOver, kPath},
                                 {kMegatron, "MCoreMetadata", kMetadata, kObject},
                                 {kMegatron, "MCoreSavePlan", kPassedOver, kObject},
