@@ -190,8 +190,8 @@ void ExpectCase(const std::string& release, const std::string& name, const json&
 TEST(TorchGoldenTest, EveryReleaseReadsAsTorchReadsIt) {
   int cases = 0;
   for (const std::string release : {"2.6.0", "2.14.1"}) {
-    const json expected = json::parse(
-        testing::ReadSourceText(std::string(kGolden) + release + "/expected.json"));
+    const json expected =
+        json::parse(testing::ReadSourceText(std::string(kGolden) + release + "/expected.json"));
     for (const auto& [name, value] : expected.items()) {
       if (name != "plain.pt") {
         ExpectCase(release, name, value);

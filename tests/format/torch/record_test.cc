@@ -83,9 +83,13 @@ struct Pickle {
   std::string marks = "";
 
   std::string Make() const {
-    return "\x80\x02" "c"s + function + "\n((" + Text("storage") + "ctorch\nFloatStorage\n" + Text("0") +
+    return "\x80\x02"
+           "c"s +
+           function + "\n((" + Text("storage") + "ctorch\nFloatStorage\n" + Text("0") +
            Text(device) + Int(numel) + "tQ" + Int(offset) + Ints(size) + Ints(stride) +
-           "\x89" "ccollections\nOrderedDict\n)R" + marks + "tR.";
+           "\x89"
+           "ccollections\nOrderedDict\n)R" +
+           marks + "tR.";
   }
 };
 
@@ -142,9 +146,7 @@ TEST(TorchHostileTest, T5AStorageOfAnotherSize) {
   EXPECT_THAT(Read({}, 20), FailsWith(kStorageSize));
 }
 
-TEST(TorchHostileTest, T6DevicesArePassedOver) {
-  EXPECT_OK(Read({.device = "cuda:0; rm -rf /"}));
-}
+TEST(TorchHostileTest, T6DevicesArePassedOver) { EXPECT_OK(Read({.device = "cuda:0; rm -rf /"})); }
 
 TEST(TorchHostileTest, T7OtherKindsOfTensors) {
   for (const std::string function :
@@ -184,7 +186,9 @@ TEST(TorchValueTest, PlainValuesAreRead) {
 }
 
 TEST(TorchValueTest, OtherClassesAreKeptAndNotRun) {
-  ASSERT_OK_AND_ASSIGN(const Value value, ReadValue("\x80\x02" "cos\nsystem\n" + Text("ls") + "\x85R."));
+  ASSERT_OK_AND_ASSIGN(const Value value, ReadValue("\x80\x02"
+                                                    "cos\nsystem\n" +
+                                                    Text("ls") + "\x85R."));
   ASSERT_NE(value.get_if<Opaque>(), nullptr);
   EXPECT_EQ(value.get_if<Opaque>()->type, "os.system");
   EXPECT_EQ(AsText(value.get_if<Opaque>()->bytes).substr(0, 2), "PK");

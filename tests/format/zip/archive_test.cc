@@ -24,7 +24,7 @@ struct Entry {
   std::string data;
   std::uint16_t flags = 0x808;
   std::uint16_t method = 0;
-  std::string local_name = {};                     ///< Empty: the same.
+  std::string local_name = {};  ///< Empty: the same.
   std::function<std::uint32_t(std::uint32_t)> crc = [](std::uint32_t c) { return c; };
   std::uint32_t attributes = 0;
   std::uint64_t descriptor_size_error = 0;
@@ -150,13 +150,15 @@ Status ReadFirst(const Bytes& bytes) {
 
 TEST(ZipArchiveTest, ReadsWhatTorchWrites) {
   Bytes bytes(100, std::byte{0x55});
-  const Bytes archive_bytes =
-      Writer().Add({"a/data.pkl", "hello"}).Add({"a/data/0", ""}).Add({"a/version", "3\n"}).Finish();
+  const Bytes archive_bytes = Writer()
+                                  .Add({"a/data.pkl", "hello"})
+                                  .Add({"a/data/0", ""})
+                                  .Add({"a/version", "3\n"})
+                                  .Finish();
   bytes.insert(bytes.end(), archive_bytes.begin(), archive_bytes.end());
   bytes.resize(bytes.size() + 50);
   CountingSource source(bytes);
-  ASSERT_OK_AND_ASSIGN(const Archive archive,
-                       Archive::Open(source, {100, archive_bytes.size()}));
+  ASSERT_OK_AND_ASSIGN(const Archive archive, Archive::Open(source, {100, archive_bytes.size()}));
   EXPECT_EQ(source.reads(), 1U);
   EXPECT_EQ(archive.top(), "a");
   ASSERT_EQ(archive.members().size(), 3U);
@@ -173,8 +175,10 @@ TEST(ZipArchiveTest, ReadsWhatTorchWrites) {
 }
 
 TEST(ZipHostileTest, Z1MembersThatOverlap) {
-  EXPECT_THAT(OpenBytes(Writer().Add({"a/x", "data"}).Add({.name = "a/y", .data = "d", .header = 0}).Finish()),
-              FailsWith(kOverlap));
+  EXPECT_THAT(
+      OpenBytes(
+          Writer().Add({"a/x", "data"}).Add({.name = "a/y", .data = "d", .header = 0}).Finish()),
+      FailsWith(kOverlap));
   Entry first{"a/x", "data"};
   first.size = 60;
   EXPECT_THAT(OpenBytes(Writer().Add(first).Add({"a/y", "data"}).Finish()), FailsWith(kOverlap));
@@ -283,8 +287,8 @@ TEST(ZipHostileTest, Z15DescriptorThatDisagrees) {
 TEST(ZipHostileTest, EveryCutIsAnError) {
   const Bytes good = Writer().Add({"a/x", "data"}).Add({"a/y", "more"}).Finish();
   for (std::size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(OpenBytes(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)))
-                     .ok())
+    EXPECT_FALSE(
+        OpenBytes(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size))).ok())
         << size;
   }
 }

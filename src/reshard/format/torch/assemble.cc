@@ -83,8 +83,7 @@ void Assembler::OpenFiles() {
     entry.size = found->decoded_bytes != 0 ? found->decoded_bytes : examined_[i].size;
     entry.mtime_ns = examined_[i].mtime_ns;
     entry.has_blocks = false;
-    entry.encoding =
-        found->decoded_bytes != 0 ? FileEncoding::kZstdRecords : FileEncoding::kRaw;
+    entry.encoding = found->decoded_bytes != 0 ? FileEncoding::kZstdRecords : FileEncoding::kRaw;
     entries_.push_back(std::move(entry));
     found_[i] = std::move(*found);
   }
@@ -145,14 +144,14 @@ Result<std::vector<PlacedPart>> Assembler::PartsOf(const MetadataTensor& tensor)
     if (found == nullptr || found->dtype != tensor.dtype || found->shape != chunk.box.extent) {
       return MakeError(
           ErrorCode::kCorruption, kBadRecord,
-          fmt::format("tensor '{}', chunk {}: its record at bytes [{}, {}) holds {}, the metadata "
-                      "says {} {}",
-                      tensor.key, ToString(chunk.box), chunk.place.bytes.offset,
-                      chunk.place.bytes.end(),
-                      found == nullptr ? "no tensor"
-                                       : fmt::format("{} {}", reshard::Info(found->dtype).name,
-                                                     ToString(found->shape)),
-                      reshard::Info(tensor.dtype).name, ToString(chunk.box.extent)));
+          fmt::format(
+              "tensor '{}', chunk {}: its record at bytes [{}, {}) holds {}, the metadata "
+              "says {} {}",
+              tensor.key, ToString(chunk.box), chunk.place.bytes.offset, chunk.place.bytes.end(),
+              found == nullptr
+                  ? "no tensor"
+                  : fmt::format("{} {}", reshard::Info(found->dtype).name, ToString(found->shape)),
+              reshard::Info(tensor.dtype).name, ToString(chunk.box.extent)));
     }
     RESHARD_TRY_ASSIGN(std::vector<DensePart> parts,
                        StridedToChunks(chunk.box, found->stride, found->byte_offset, tensor.dtype,
@@ -224,8 +223,7 @@ void Assembler::AddValue(const MetadataBytes& value) {
   } else if (const auto* bytes = std::get_if<Bytes>(record)) {
     builder_->AddObject(value.key, value.path.value_or(Path{PathPart(value.key)}), -1, *bytes);
   } else {
-    AddFault(Damage(kBadRecord, "a record that should be a value"), own_.files()[place],
-             value.key);
+    AddFault(Damage(kBadRecord, "a record that should be a value"), own_.files()[place], value.key);
   }
 }
 

@@ -33,7 +33,7 @@ using FoundRecord = std::variant<TensorRecord, Bytes, Error>;
 
 /// What a data file holds. Offsets are in the decoded file where it is compressed.
 struct FoundFile {
-  std::uint64_t decoded_bytes = 0;  ///< 0: it is not compressed.
+  std::uint64_t decoded_bytes = 0;   ///< 0: it is not compressed.
   std::vector<FoundRecord> records;  ///< In the order of the request.
 };
 

@@ -113,9 +113,9 @@ Result<Metadata> UniteMetadata(std::vector<Metadata> ranks) {
       }
       MetadataTensor& have = out.tensors[at->second];
       if (have.dtype != tensor.dtype || have.shape != tensor.shape) {
-        return MakeError(ErrorCode::kCorruption, kBadMetadata,
-                         fmt::format("two ranks disagree on dtype or shape of tensor '{}'",
-                                     have.key));
+        return MakeError(
+            ErrorCode::kCorruption, kBadMetadata,
+            fmt::format("two ranks disagree on dtype or shape of tensor '{}'", have.key));
       }
       have.chunks.insert(have.chunks.end(), std::make_move_iterator(tensor.chunks.begin()),
                          std::make_move_iterator(tensor.chunks.end()));
@@ -133,9 +133,9 @@ Result<Metadata> UniteMetadata(std::vector<Metadata> ranks) {
                        return std::tie(a.box.offset, a.box.extent) <
                               std::tie(b.box.offset, b.box.extent);
                      });
-    const auto last = std::unique(
-        tensor.chunks.begin(), tensor.chunks.end(),
-        [](const MetadataChunk& a, const MetadataChunk& b) { return a.box == b.box; });
+    const auto last =
+        std::unique(tensor.chunks.begin(), tensor.chunks.end(),
+                    [](const MetadataChunk& a, const MetadataChunk& b) { return a.box == b.box; });
     tensor.chunks.erase(last, tensor.chunks.end());
   }
   return out;

@@ -16,8 +16,9 @@ Result<ByteRange> DecodedRange(std::span<const ZstdFrame> frames, ByteRange stor
   const auto begin = std::partition_point(
       frames.begin(), frames.end(),
       [&stored](const ZstdFrame& f) { return f.stored.offset < stored.offset; });
-  const auto end = std::partition_point(
-      begin, frames.end(), [&stored](const ZstdFrame& f) { return f.stored.end() <= stored.end(); });
+  const auto end = std::partition_point(begin, frames.end(), [&stored](const ZstdFrame& f) {
+    return f.stored.end() <= stored.end();
+  });
   if (begin == end || begin->stored.offset != stored.offset ||
       (end - 1)->stored.end() != stored.end()) {
     return MakeError(ErrorCode::kCorruption, kBadZstd,

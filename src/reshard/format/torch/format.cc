@@ -24,8 +24,8 @@ std::optional<std::uint64_t> RankOfMetadata(std::string_view name) {
 
 /// Other families' metadata under DCP's name, or a file that has nothing to do with either.
 Error NotDcp(const Error& error) {
-  const bool other = error.reason == pickle::kGlobalNotAllowed ||
-                     error.reason == pickle::kBadProtocol;
+  const bool other =
+      error.reason == pickle::kGlobalNotAllowed || error.reason == pickle::kBadProtocol;
   return other ? error.WithContext("this is no metadata of PyTorch DCP") : error;
 }
 
@@ -97,20 +97,24 @@ Result<std::unique_ptr<ForeignMetadata>> TorchFormat::ReadMetadata(
 }
 
 FoundRecord ExamineStored(ByteSource& window, const WantedRecord& record) {
-  // In the order of the file, so that records side by side share reads.
-  const bool inside = record.bytes.end() <= window.size();
-  if (inside && record.bytes.size > 0) {
-    Bytes head(std::min<std::uint64_t>(record.bytes.size, 4096));
-    if (Status status = window.ReadAt(record.bytes.offset, head); !status.ok()) {
-      return status.error();
-    }
-    if (head[0] == std::byte{0x80}) {
-      return Error{ErrorCode::kUnsupported, std::string(kBadRecord),
-                   fmt::format("byte {}: a pickle begins where a record of torch.save should: the "
-                               "file is of another framework, Paddle perhaps",
-                               record.bytes.offset),
-                   false, false};
-    }
+  if (record.bytes.end() > window.size()) {
+    return Error{ErrorCode::kCorruption, std::string(zip::kRange),
+                 fmt::format("the record at bytes [{}, {}) leaves the {} bytes of the file: it is "
+                             "truncated, or of another save",
+                             record.bytes.offset, record.bytes.end(), window.size()),
+                 false, false};
+  }
+  // Forwards in the file, so that records side by side share reads.
+  Bytes head(std::min<std::uint64_t>(record.bytes.size, 4096));
+  if (Status status = window.ReadAt(record.bytes.offset, head); !status.ok()) {
+    return status.error();
+  }
+  if (!head.empty() && head[0] == std::byte{0x80}) {
+    return Error{ErrorCode::kUnsupported, std::string(kBadRecord),
+                 fmt::format("byte {}: a pickle begins where a record of torch.save should: the "
+                             "file is of another framework, Paddle perhaps",
+                             record.bytes.offset),
+                 false, false};
   }
   return ExamineRecord(window, record.bytes, record.value);
 }

@@ -29,8 +29,7 @@ bool ReadTensor(WireReader& reader, TensorRecord& tensor) {
     return false;
   }
   tensor.dtype = static_cast<DType>(dtype);
-  return tensor.shape.size() == tensor.stride.size() &&
-         CheckShape(tensor.shape, tensor.dtype).ok();
+  return tensor.shape.size() == tensor.stride.size() && CheckShape(tensor.shape, tensor.dtype).ok();
 }
 
 bool ReadError(WireReader& reader, Error& error) {
@@ -79,8 +78,8 @@ void AppendRecord(Bytes& out, const FoundRecord& record) {
     const Error& error = std::get<Error>(record);
     AppendLittle(out, static_cast<std::uint8_t>(kError));
     AppendLittle(out, static_cast<std::uint8_t>(error.code));
-    AppendLittle(out, static_cast<std::uint8_t>((error.retryable ? 1 : 0) |
-                                                (error.data_loss ? 2 : 0)));
+    AppendLittle(out,
+                 static_cast<std::uint8_t>((error.retryable ? 1 : 0) | (error.data_loss ? 2 : 0)));
     AppendCounted(out, AsBytes(error.reason));
     AppendCounted(out, AsBytes(error.message));
   }

@@ -133,11 +133,11 @@ Result<Value> Reader::ReadMap(std::span<const NodeId> entries, std::size_t depth
 /// `_codecs.encode(text, 'latin1')`: each character is a byte.
 Result<Value> Reader::ReadEncoded(NodeId node) {
   const std::span<const NodeId> args = document_.items(document_.args(node));
-  const bool good = args.size() == 2 &&
-                    (document_.kind(args[0]) == Kind::kText ||
-                     document_.kind(args[0]) == Kind::kLongText) &&
-                    document_.kind(args[1]) == Kind::kText &&
-                    (document_.Text(args[1]) == "latin1" || document_.Text(args[1]) == "latin-1");
+  const bool good =
+      args.size() == 2 &&
+      (document_.kind(args[0]) == Kind::kText || document_.kind(args[0]) == Kind::kLongText) &&
+      document_.kind(args[1]) == Kind::kText &&
+      (document_.Text(args[1]) == "latin1" || document_.Text(args[1]) == "latin-1");
   if (!good) {
     return Odd("bytes");
   }

@@ -15,9 +15,9 @@ constexpr std::uint64_t kNear = std::uint64_t{16} * 1024;
 
 tl::unexpected<Error> Bad(std::string_view reason, ByteRange record, std::string_view what,
                           ErrorCode code = ErrorCode::kCorruption) {
-  return MakeError(code, reason,
-                   fmt::format("the record at bytes [{}, {}): {}", record.offset, record.end(),
-                               what));
+  return MakeError(
+      code, reason,
+      fmt::format("the record at bytes [{}, {}): {}", record.offset, record.end(), what));
 }
 
 Result<Bytes> ReadPickle(const zip::Archive& archive, ByteRange record, std::uint64_t most) {
@@ -112,9 +112,8 @@ Result<Value> ReadValueRecord(ByteSource& source, ByteRange record) {
   RESHARD_TRY_ASSIGN(const zip::Archive archive, OpenRecord(source, record));
   RESHARD_TRY_ASSIGN(const Bytes bytes, ReadPickle(archive, record, kMaxValueBytes));
   MemorySource pickle_source(bytes);
-  const Result<pickle::Parsed> parsed =
-      pickle::Parse(pickle_source,
-                    {.globals = TensorGlobals(), .persistent_ids = true, .keep_unknown = true});
+  const Result<pickle::Parsed> parsed = pickle::Parse(
+      pickle_source, {.globals = TensorGlobals(), .persistent_ids = true, .keep_unknown = true});
   if (!parsed.ok()) {
     return IsBeyondUs(parsed.error())
                ? Keep(source, record, NameOfBeyond(parsed.error()))

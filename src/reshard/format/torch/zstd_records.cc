@@ -35,8 +35,8 @@ class ZstdRecords::Decoder {
 
   Status Start() {
     if (stream_ == nullptr || ZSTD_isError(ZSTD_initDStream(stream_.get())) != 0 ||
-        ZSTD_isError(ZSTD_DCtx_setParameter(stream_.get(), ZSTD_d_windowLogMax,
-                                            kMaxZstdWindow)) != 0) {
+        ZSTD_isError(ZSTD_DCtx_setParameter(stream_.get(), ZSTD_d_windowLogMax, kMaxZstdWindow)) !=
+            0) {
       return MakeError(ErrorCode::kUnavailable, kBadZstd, "no memory for a zstd decoder");
     }
     return OkStatus();
@@ -75,7 +75,8 @@ class ZstdRecords::Decoder {
   /// Of the next byte in the file that is not used yet.
   std::uint64_t offset() const { return at_ - (input_.size() - used_); }
 
-  std::size_t frame = 0;      ///< Where the pool's user has it.
+  std::size_t frame = 0;  ///< Where the pool's user has it.
+
   std::uint64_t within() const { return decoded_; }
 
  private:
@@ -153,9 +154,9 @@ Status ZstdRecords::ReadAt(std::uint64_t offset, MutableByteSpan out) {
   }
   Bytes skipped;
   while (!out.empty()) {
-    const auto at = std::partition_point(
-        frames_.begin(), frames_.end(),
-        [offset](const ZstdFrame& f) { return f.decoded.end() <= offset; });
+    const auto at =
+        std::partition_point(frames_.begin(), frames_.end(),
+                             [offset](const ZstdFrame& f) { return f.decoded.end() <= offset; });
     const auto frame = static_cast<std::size_t>(at - frames_.begin());
     const std::uint64_t within = offset - at->decoded.offset;
     const std::uint64_t wanted = std::min<std::uint64_t>(out.size(), at->decoded.size - within);
