@@ -29,9 +29,11 @@ namespace {
 constexpr std::uint64_t kMostBufferBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kMostCastBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGoodWriterBlocks = 9;  // what a writer should have before others join
-constexpr std::size_t kWriters = 4;             // of all ranks together, if there are not more ranks
+constexpr std::size_t kWriters = 4;  // of all ranks together, if there are not more ranks
 constexpr std::size_t kLeastCachedBlocks = 16;
 constexpr std::size_t kCachedBlocksPerWriter = 32;  // ranks share blocks, but are not in step
+constexpr std::uint64_t kMostCachedBlocks = 512;
+constexpr std::uint64_t kMostAtOnce = 32;  // ranks; each takes a thread and its stack as well
 constexpr std::size_t kMostFaults = 8;
 
 /// How the memory is divided.
@@ -48,21 +50,21 @@ struct Budget {
 Result<Budget> DivideMemory(std::uint64_t memory_bytes, const ConvertLayout& layout) {
   const std::uint64_t least = (kLeastCachedBlocks + 2 + (layout.casts() ? 1 : 0)) * kBlockBytes;
   if (memory_bytes < least) {
-    return MakeError(ErrorCode::kInvalidArgument, "MEMORY_TOO_SMALL",
-                     fmt::format("{} bytes of memory are too few\ngive at least {} bytes",
-                                 memory_bytes, least));
+    return MakeError(
+        ErrorCode::kInvalidArgument, "MEMORY_TOO_SMALL",
+        fmt::format("{} bytes of memory are too few\ngive at least {} bytes", memory_bytes, least));
   }
   const auto ranks = static_cast<std::uint64_t>(layout.ranks());
   const std::uint64_t good = std::max<std::uint64_t>(
       1, (memory_bytes / kBlockBytes - kLeastCachedBlocks) / 2 / kGoodWriterBlocks);
   Budget out;
-  const std::uint64_t at_once =
-      std::min({ranks, good, layout.whole() ? kWriters : std::uint64_t{ranks}});
+  const std::uint64_t at_once = std::min({ranks, good, layout.whole() ? kWriters : kMostAtOnce});
   out.at_once = static_cast<int>(at_once);
   out.threads = std::max<std::uint64_t>(1, std::min<std::uint64_t>(kWriters, good) / at_once);
   const std::uint64_t writers = at_once * out.threads;
-  out.cached_blocks = std::clamp<std::uint64_t>(memory_bytes / 2 / kBlockBytes, kLeastCachedBlocks,
-                                                writers * kCachedBlocksPerWriter);
+  out.cached_blocks =
+      std::clamp<std::uint64_t>(memory_bytes / 2 / kBlockBytes, kLeastCachedBlocks,
+                                std::min(kMostCachedBlocks, writers * kCachedBlocksPerWriter));
   const std::uint64_t share =
       (memory_bytes - out.cached_blocks * kBlockBytes) / writers / kBlockBytes * kBlockBytes;
   if (layout.casts()) {
@@ -210,8 +212,7 @@ class Converter {
     report_.ranks = layout.ranks();
     report_.whole = layout.whole();
     // Where any id will do, the source's.
-    report_.unique_id =
-        format_->WantedId(options_.unique_id).value_or(catalog_.info().unique_id);
+    report_.unique_id = format_->WantedId(options_.unique_id).value_or(catalog_.info().unique_id);
     for (const TensorId tensor : selection_.tensors) {
       const bool stored = layout.identity(tensor) == tensor;
       report_.bytes += stored ? layout.num_bytes(tensor) : 0;
