@@ -10,7 +10,8 @@
 # Exit status: 0 done; 1 failed, with pip's words; 2 usage; 3 PyPI does not answer.
 set -eu
 
-names=(paddle-2.6.2 paddle-3.0.0 paddle-3.1.1 paddle-3.2.2 paddle-3.3.1)
+names=(paddle-2.6.2 paddle-3.0.0 paddle-3.1.1 paddle-3.2.2 paddle-3.3.1
+       safetensors-0.8.0)
 home=${RESHARD_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/reshard-peers}
 python=${RESHARD_PYTHON:-/usr/bin/python3}
 

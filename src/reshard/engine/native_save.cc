@@ -139,12 +139,15 @@ Result<std::unique_ptr<SaveFormat>> FindSaveFormat(std::string_view name) {
   if (name == kPaddle) {
     return PaddleSaveFormat(std::nullopt);
   }
+  if (name == "safetensors") {
+    return SafetensorsSaveFormat();
+  }
   if (name.starts_with("paddle:")) {
     return PaddleSaveFormat(name.substr(kPaddle.size() + 1));
   }
   return MakeError(ErrorCode::kInvalidArgument, "BAD_FORMAT",
-                   fmt::format("'{}' is no format to save in; choose native, paddle or "
-                               "paddle:RELEASE",
+                   fmt::format("'{}' is no format to save in; choose native, paddle, "
+                               "paddle:RELEASE or safetensors",
                                name));
 }
 
