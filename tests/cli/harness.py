@@ -1,7 +1,7 @@
 """Drives the real program against small checkpoints. Standard library only.
 
-Environment: RESHARD is the program, MAKE_CHECKPOINT the generator, both set by CTest. With UPDATE=1
-reference files are written instead of compared.
+Environment: RESHARD is the program, MAKE_CHECKPOINT the generator, SANITIZED not empty when they are built with
+sanitizers; all set by CTest. With UPDATE=1 reference files are written instead of compared.
 """
 import json
 import os
@@ -14,6 +14,7 @@ import unittest
 
 RESHARD = os.environ["RESHARD"]
 MAKE_CHECKPOINT = os.environ["MAKE_CHECKPOINT"]
+SANITIZED = bool(os.environ.get("SANITIZED"))
 HERE = pathlib.Path(__file__).parent
 NOBODY = 65534
 _models = {}

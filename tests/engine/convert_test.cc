@@ -109,7 +109,7 @@ TEST_P(ConvertRandomTest, KeepsEveryByteOnAnyNumberOfRanks) {
     });
     const std::unique_ptr<Storage> to = NewMemoryStorage("to");
     ConvertOptions options;
-    options.ranks = ranks;
+    options.layout.ranks = ranks;
     const Result<ConvertReport> report = ConvertAll(*from, *to, options);
     ASSERT_OK(report);
     const Catalog a = ReadCatalog(*from, 0).value();
@@ -146,7 +146,7 @@ TEST(ConvertTest, CutsRowsEvenly) {
   const std::unique_ptr<Storage> from = SmallCheckpoint();
   const std::unique_ptr<Storage> to = NewMemoryStorage();
   ConvertOptions options;
-  options.ranks = 3;
+  options.layout.ranks = 3;
   options.exclude = {"rng"};
   ASSERT_OK(ConvertAll(*from, *to, options));
   const Catalog made = ReadCatalog(*to, 7).value();
@@ -162,7 +162,7 @@ TEST(ConvertTest, RefusesAnotherNumberOfRanksThanPerRankValues) {
   const std::unique_ptr<Storage> from = SmallCheckpoint();
   const std::unique_ptr<Storage> to = NewMemoryStorage();
   ConvertOptions options;
-  options.ranks = 3;
+  options.layout.ranks = 3;
   const Result<ConvertReport> report = ConvertAll(*from, *to, options);
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.error().reason, "MISSING_PER_RANK");
@@ -344,7 +344,7 @@ TEST(ConvertTest, ReadsRowsAboutOnce) {
     for (const std::uint64_t mib : {64, 512}) {
       const std::unique_ptr<Storage> to = NewMemoryStorage();
       ConvertOptions options;
-      options.ranks = ranks;
+      options.layout.ranks = ranks;
       options.memory_bytes = mib << 20;
       const Result<ConvertReport> report = ConvertAll(*from, *to, options);
       ASSERT_OK(report);
@@ -363,16 +363,16 @@ TEST(ConvertTest, ToPaddleAndBackKeepsTheBytes) {
   const std::unique_ptr<Storage> paddle = NewMemoryStorage("paddle");
   ConvertOptions options;
   options.format = "paddle";
-  options.ranks = 3;  // the per-rank value is left out
+  options.layout.ranks = 3;  // the per-rank value is left out
   EXPECT_EQ(ConvertAll(*from, *paddle, options).error().reason, "MISSING_PER_RANK");
-  options.ranks = 2;
+  options.layout.ranks = 2;
   EXPECT_EQ(ConvertAll(*from, *paddle, options).error().reason, "UNSUPPORTED_BY_FORMAT");
   options.dry_run = true;
   EXPECT_EQ(ConvertAll(*from, *paddle, options).error().reason, "UNSUPPORTED_BY_FORMAT");
   EXPECT_TRUE(Names(*paddle).empty());
   options.dry_run = false;
   options.skip_unsupported = true;
-  options.ranks = 3;
+  options.layout.ranks = 3;
   const Result<ConvertReport> report = ConvertAll(*from, *paddle, options);
   ASSERT_OK(report);
   EXPECT_EQ(report->unique_id, 0U);

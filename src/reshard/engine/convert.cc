@@ -21,45 +21,54 @@
 #include "reshard/engine/save.h"
 #include "reshard/engine/save_format.h"
 #include "reshard/engine/tensor_reader.h"
-#include "reshard/format/paddle/names.h"
+#include "reshard/engine/write_turns.h"
 
 namespace reshard {
 namespace {
 
-constexpr std::string_view kNativeFormat = "native";
 constexpr std::uint64_t kMostBufferBytes = std::uint64_t{8} << 20;
-constexpr std::size_t kWriters = 4;  // of all ranks together, if there are not more ranks
+constexpr std::uint64_t kMostCastBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kGoodWriterBlocks = 9;  // what a writer should have before others join
+constexpr std::size_t kWriters = 4;             // of all ranks together, if there are not more ranks
 constexpr std::size_t kLeastCachedBlocks = 16;
 constexpr std::size_t kCachedBlocksPerWriter = 32;  // ranks share blocks, but are not in step
 constexpr std::size_t kMostFaults = 8;
 
 /// How the memory is divided.
 struct Budget {
-  std::size_t threads = 1;  ///< Writers per rank.
+  int at_once = 1;          ///< Ranks that write at a time.
+  std::size_t threads = 1;  ///< Writers of each.
   std::size_t buffer_bytes = 0;
+  std::size_t cast_bytes = 0;
   std::size_t cached_blocks = kLeastCachedBlocks;
 };
 
-/// A writer has its buffer and the reader's staging; the reader keeps some blocks.
-Result<Budget> DivideMemory(std::uint64_t memory_bytes, int ranks) {
-  const auto count = static_cast<std::uint64_t>(ranks);
-  const std::uint64_t least = kLeastCachedBlocks * kBlockBytes + count * 2 * kBlockBytes;
+/// A writer has its buffer, the reader's staging and, for casts, a buffer of what is read; the
+/// reader keeps some blocks. Ranks that cut tensors share blocks, so they should write together.
+Result<Budget> DivideMemory(std::uint64_t memory_bytes, const ConvertLayout& layout) {
+  const std::uint64_t least = (kLeastCachedBlocks + 2 + (layout.casts() ? 1 : 0)) * kBlockBytes;
   if (memory_bytes < least) {
     return MakeError(ErrorCode::kInvalidArgument, "MEMORY_TOO_SMALL",
-                     fmt::format("{} bytes of memory are too few for {} ranks\ngive at least {} "
-                                 "bytes, or convert to fewer ranks",
-                                 memory_bytes, ranks, least));
+                     fmt::format("{} bytes of memory are too few\ngive at least {} bytes",
+                                 memory_bytes, least));
   }
+  const auto ranks = static_cast<std::uint64_t>(layout.ranks());
+  const std::uint64_t good = std::max<std::uint64_t>(
+      1, (memory_bytes / kBlockBytes - kLeastCachedBlocks) / 2 / kGoodWriterBlocks);
   Budget out;
-  out.threads = std::max<std::uint64_t>(1, kWriters / count);
-  while (out.threads > 1 && memory_bytes < least + (out.threads - 1) * count * 4 * kBlockBytes) {
-    --out.threads;
-  }
-  const std::uint64_t writers = count * out.threads;
+  const std::uint64_t at_once =
+      std::min({ranks, good, layout.whole() ? kWriters : std::uint64_t{ranks}});
+  out.at_once = static_cast<int>(at_once);
+  out.threads = std::max<std::uint64_t>(1, std::min<std::uint64_t>(kWriters, good) / at_once);
+  const std::uint64_t writers = at_once * out.threads;
   out.cached_blocks = std::clamp<std::uint64_t>(memory_bytes / 2 / kBlockBytes, kLeastCachedBlocks,
                                                 writers * kCachedBlocksPerWriter);
-  const std::uint64_t share = (memory_bytes - out.cached_blocks * kBlockBytes) / writers;
-  out.buffer_bytes = std::min(share - kBlockBytes, kMostBufferBytes) / kBlockBytes * kBlockBytes;
+  const std::uint64_t share =
+      (memory_bytes - out.cached_blocks * kBlockBytes) / writers / kBlockBytes * kBlockBytes;
+  if (layout.casts()) {
+    out.cast_bytes = std::clamp(share / 4 / kBlockBytes * kBlockBytes, kBlockBytes, kMostCastBytes);
+  }
+  out.buffer_bytes = std::min(share - kBlockBytes - out.cast_bytes, kMostBufferBytes);
   return out;
 }
 
@@ -74,41 +83,36 @@ class Converter {
 
   Result<ConvertReport> Run() {
     RESHARD_TRY_ASSIGN(format_, FindSaveFormat(options_.format));
-    RESHARD_TRY(ChooseRanks());
-    RESHARD_TRY_ASSIGN(const Budget budget, DivideMemory(options_.memory_bytes, report_.ranks));
-    RESHARD_TRY(CheckDestination());
-    RESHARD_TRY(CheckSource());
-    CountSelected();
-    TensorReader reader(catalog_, source_.storage, {true, budget.cached_blocks, 256});
-    const ConvertState state(catalog_, selection_, reader);
-    if (options_.dry_run) {
-      RESHARD_TRY(CheckFormatHoldsAll(state));
-      return report_;
-    }
-    RESHARD_TRY(SaveOnAllRanks(state, budget));
-    report_.bytes_read = reader.bytes_read();
-    return report_;
-  }
-
- private:
-  /// Which holds aliases and objects, where other formats do not.
-  bool is_native() const { return options_.format == kNativeFormat; }
-
-  Status ChooseRanks() {
     if (selection_.tensors.empty() && selection_.objects.empty() && source_.faults.empty()) {
       return MakeError(ErrorCode::kNotFound, "NO_SUCH_KEY",
                        fmt::format("nothing to convert: no key of {} is selected",
                                    source_.storage.description()));
     }
-    int ranks = options_.ranks;
-    if (is_native() || !options_.skip_unsupported) {
-      RESHARD_TRY_ASSIGN(ranks, PerRankCount(catalog_, selection_, ranks));
+    RESHARD_TRY_ASSIGN(
+        const ConvertLayout layout,
+        ConvertLayout::Create(catalog_, selection_, options_.layout,
+                              {format_->HoldsCutTensors(), format_->HoldsAliases(),
+                               format_->HoldsPerRankValues(), options_.skip_unsupported}));
+    RESHARD_TRY_ASSIGN(const Budget budget, DivideMemory(options_.memory_bytes, layout));
+    RESHARD_TRY(CheckDestination());
+    RESHARD_TRY(CheckSource());
+    CountSelected(layout);
+    TensorReader reader(catalog_, source_.storage, {true, budget.cached_blocks, 256});
+    const ConvertState state(catalog_, selection_, layout, reader, budget.cast_bytes);
+    if (options_.dry_run) {
+      RESHARD_TRY(CheckFormatHoldsAll(state));
+      return report_;
     }
-    report_.ranks = std::max(1, ranks);
-    report_.unique_id = options_.unique_id.value_or(is_native() ? catalog_.info().unique_id : 0);
-    return OkStatus();
+    RESHARD_TRY(SaveOnAllRanks(state, budget));
+    for (const auto& [tensor, elements] : state.Overflows()) {
+      report_.overflows.push_back({std::string(catalog_.key(tensor)), catalog_.dtype(tensor),
+                                   layout.dtype(tensor), elements});
+    }
+    report_.bytes_read = reader.bytes_read();
+    return report_;
   }
 
+ private:
   Status CheckDestination() {
     const std::uint64_t identity = destination_.Identity();
     if (identity != 0 && identity == source_.storage.Identity()) {
@@ -117,10 +121,8 @@ class Converter {
                                    destination_.description()));
     }
     RESHARD_TRY_ASSIGN(const CheckpointList list, ListCheckpoints(destination_));
-    // What a save in Paddle's format left behind when it died is no checkpoint: the next attempt
-    // takes other names.
-    const bool leftover = !is_native() && paddle::ParseName(list.unknown).has_value();
-    if (options_.overwrite || (list.empty() && (list.unknown.empty() || leftover))) {
+    if (options_.overwrite ||
+        (list.empty() && (list.unknown.empty() || format_->IsLeftover(list.unknown)))) {
       return OkStatus();
     }
     return MakeError(
@@ -182,7 +184,7 @@ class Converter {
 
   /// What Save would refuse before it writes.
   Status CheckFormatHoldsAll(const ConvertState& state) {
-    RESHARD_TRY_ASSIGN(const StateDict dict, state.OfRank(0, report_.ranks));
+    RESHARD_TRY_ASSIGN(const StateDict dict, state.Outline());
     RESHARD_TRY_ASSIGN(const std::vector<FlatEntry> leaves, Flatten(dict));
     RESHARD_TRY_ASSIGN(StateDescription description, Describe(leaves));
     for (const Unsupported& one : format_->Restrict(description)) {
@@ -204,14 +206,17 @@ class Converter {
   }
 
   /// What the destination will hold, as far as its format can.
-  void CountSelected() {
-    std::set<TensorId> stored;
+  void CountSelected(const ConvertLayout& layout) {
+    report_.ranks = layout.ranks();
+    report_.whole = layout.whole();
+    // Where any id will do, the source's.
+    report_.unique_id =
+        format_->WantedId(options_.unique_id).value_or(catalog_.info().unique_id);
     for (const TensorId tensor : selection_.tensors) {
-      if (stored.insert(catalog_.alias_of(tensor)).second || !is_native()) {
-        report_.bytes += catalog_.num_bytes(tensor);
-      } else {
-        ++report_.aliases;
-      }
+      const bool stored = layout.identity(tensor) == tensor;
+      report_.bytes += stored ? layout.num_bytes(tensor) : 0;
+      report_.aliases += stored ? 0 : 1;
+      report_.digests_cast += layout.dtype(tensor) == catalog_.dtype(tensor) ? 0 : 1;
     }
     report_.tensors = selection_.tensors.size();
     report_.objects = selection_.objects.size();
@@ -222,6 +227,7 @@ class Converter {
     std::vector<Result<SaveResult>> results(groups.size());
     std::vector<std::thread> threads;
     rank_bytes_.resize(groups.size());
+    WriteTurns turns(budget.at_once);
     std::promise<bool> start;  // false: some rank has no thread, and no other may wait for it
     const std::shared_future<bool> started = start.get_future().share();
     bool all_there = true;
@@ -229,7 +235,7 @@ class Converter {
       for (std::size_t rank = 0; rank < groups.size(); ++rank) {
         threads.emplace_back([&, rank, started] {
           if (started.get()) {
-            results[rank] = SaveOnRank(state, budget, *groups[rank]);
+            results[rank] = SaveOnRank(state, budget, turns, *groups[rank]);
           }
           groups[rank].reset();
         });
@@ -253,9 +259,9 @@ class Converter {
     return OkStatus();
   }
 
-  Result<SaveResult> SaveOnRank(const ConvertState& state, const Budget& budget,
+  Result<SaveResult> SaveOnRank(const ConvertState& state, const Budget& budget, WriteTurns& turns,
                                 ProcessGroup& group) {
-    Result<StateDict> dict = state.OfRank(group.rank(), group.size());
+    Result<StateDict> dict = state.OfRank(group.rank());
     RESHARD_TRY(group.Agree(dict.ok() ? OkStatus() : Status(tl::unexpected<Error>(dict.error()))));
     SaveOptions options;
     options.format = options_.format;
@@ -263,6 +269,7 @@ class Converter {
     options.overwrite = options_.overwrite;
     options.threads = budget.threads;
     options.buffer_bytes = budget.buffer_bytes;
+    options.turns = &turns;
     options.unique_id = report_.unique_id;
     options.inspect = [this](const Catalog& made) { return CompareDigests(made); };
     options.progress = [this, &group](const Progress& progress) {
@@ -305,6 +312,7 @@ class Converter {
     report_.digests_equal = 0;
     report_.digests_new = 0;
     report_.unverified = 0;
+    report_.digests_cast = 0;
     for (const TensorId tensor : selection_.tensors) {
       const std::optional<TensorId> there = made.Find(catalog_.key(tensor));
       const std::optional<std::uint64_t> found = there ? made.digest(*there) : std::nullopt;
@@ -312,7 +320,9 @@ class Converter {
       if (!found) {
         continue;  // the format does not hold it, or no digests
       }
-      if (!expected) {
+      if (made.dtype(*there) != catalog_.dtype(tensor)) {
+        ++report_.digests_cast;
+      } else if (!expected) {
         ++report_.digests_new;
         report_.unverified += IsVerified(tensor) ? 0 : 1;
       } else if (*found == *expected) {

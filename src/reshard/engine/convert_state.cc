@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <unordered_map>
 #include <variant>
 
 #include "reshard/catalog/cbor.h"
 #include "reshard/engine/key_pattern.h"
+#include "reshard/tensor/cast.h"
 
 namespace reshard {
 namespace {
@@ -155,19 +155,27 @@ Result<int> PerRankCount(const Catalog& catalog, const ConvertSelection& selecti
 }
 
 ConvertState::ConvertState(const Catalog& catalog, const ConvertSelection& selection,
-                           TensorReader& reader)
+                           const ConvertLayout& layout, TensorReader& reader,
+                           std::size_t cast_bytes)
     : catalog_(catalog),
       selection_(selection),
+      layout_(layout),
       reader_(reader),
+      cast_bytes_(cast_bytes),
       identities_(catalog.num_tensors()) {}
 
-Result<StateDict> ConvertState::OfRank(int rank, int ranks) const {
-  RESHARD_TRY_ASSIGN(const ProcessMesh mesh,
-                     ProcessMesh::Create({static_cast<std::uint64_t>(ranks)}));
+Result<StateDict> ConvertState::OfRank(int rank) const { return Make(rank, false); }
+
+Result<StateDict> ConvertState::Outline() const { return Make(0, true); }
+
+Result<StateDict> ConvertState::Make(int rank, bool outline) const {
   Node root;
   for (const TensorId id : selection_.tensors) {
-    RESHARD_TRY_ASSIGN(Value leaf, TensorOf(id, rank, mesh));
-    RESHARD_TRY(Node::Insert(root, catalog_.path(id), std::move(leaf)));
+    std::optional<Box> box = layout_.BoxOf(id, rank);
+    if (!box && layout_.whole() && !outline) {
+      continue;  // many files of many tensors: each rank describes its own only
+    }
+    RESHARD_TRY(Node::Insert(root, catalog_.path(id), TensorOf(id, std::move(box))));
   }
   for (const std::size_t first : selection_.objects) {
     RESHARD_TRY_ASSIGN(Value leaf, ObjectOf(first, rank));
@@ -176,26 +184,82 @@ Result<StateDict> ConvertState::OfRank(int rank, int ranks) const {
   return std::move(root).ToValue();
 }
 
-Result<Value> ConvertState::TensorOf(TensorId id, int rank, const ProcessMesh& mesh) const {
+Value ConvertState::TensorOf(TensorId id, std::optional<Box> box) const {
   const auto shape = catalog_.shape(id);
-  Tensor tensor{catalog_.dtype(id), Shape(shape.begin(), shape.end()), {}};
-  TensorShard shard;
-  shard.box = WholeBox(shape);
-  if (!shape.empty()) {
-    const std::array<Placement, 1> rows = {Shard{0}};
-    RESHARD_TRY_ASSIGN(std::optional<Box> box, LocalBox(shape, tensor.dtype, mesh, rows, rank));
+  Tensor tensor{layout_.dtype(id), Shape(shape.begin(), shape.end()), {}};
+  if (box && !IsEmpty(*box)) {
+    TensorShard shard;
     shard.box = std::move(*box);
-  }
-  if (!IsEmpty(shard.box)) {
-    shard.source = [this, id](const Box& box, MutableByteSpan out) {
-      return reader_.ReadBox(id, box, out);
-    };
+    if (tensor.dtype == catalog_.dtype(id)) {
+      shard.source = [this, id](const Box& part, MutableByteSpan out) {
+        return reader_.ReadBox(id, part, out);
+      };
+    } else {
+      shard.source = [this, id](const Box& part, MutableByteSpan out) {
+        return ReadCast(id, part, out);
+      };
+    }
     // Owns nothing: equal pointers say that two tensors share their bytes.
     shard.owner = std::shared_ptr<const void>(std::shared_ptr<const void>(),
-                                              &identities_[catalog_.alias_of(id)]);
+                                              &identities_[layout_.identity(id)]);
     tensor.shards.push_back(std::move(shard));
   }
   return Value(std::move(tensor));
+}
+
+/// Reads as many elements as the buffer holds, converts them, and goes on.
+Status ConvertState::ReadCast(TensorId id, const Box& box, MutableByteSpan out) const {
+  const DType from = catalog_.dtype(id);
+  const DType to = layout_.dtype(id);
+  const std::uint64_t elements = NumElements(box);
+  const std::uint64_t at_once = cast_bytes_ / Info(from).unit_bytes;
+  RESHARD_TRY_ASSIGN(StagingBuffer buffer, TakeBuffer());
+  CastCounts counts;
+  for (std::uint64_t begin = 0; begin < elements; begin += at_once) {
+    RESHARD_TRY_ASSIGN(
+        const std::vector<Box> parts,
+        FlattenedRangeToBoxes(box, begin, std::min(elements, begin + at_once)));
+    for (const Box& part : parts) {
+      const MutableByteSpan read = buffer.span().first(NumBytes(part, from));
+      RESHARD_TRY(reader_.ReadBox(id, part, read));
+      const MutableByteSpan target = out.first(NumBytes(part, to));
+      RESHARD_TRY(CastElements(from, read, to, target, counts));
+      out = out.subspan(target.size());
+    }
+  }
+  MutexLock lock(mutex_);
+  buffers_.push_back(std::move(buffer));
+  if (counts.overflowed > 0) {
+    std::uint64_t first = 0;
+    for (std::size_t axis = 0; axis < box.offset.size(); ++axis) {
+      first = first * catalog_.shape(id)[axis] + box.offset[axis];
+    }
+    overflows_[id][first] = counts.overflowed;
+  }
+  return OkStatus();
+}
+
+Result<StagingBuffer> ConvertState::TakeBuffer() const {
+  {
+    MutexLock lock(mutex_);
+    if (!buffers_.empty()) {
+      StagingBuffer buffer = std::move(buffers_.back());
+      buffers_.pop_back();
+      return buffer;
+    }
+  }
+  return StagingBuffer::Allocate(cast_bytes_);
+}
+
+std::map<TensorId, std::uint64_t> ConvertState::Overflows() const {
+  MutexLock lock(mutex_);
+  std::map<TensorId, std::uint64_t> out;
+  for (const auto& [tensor, boxes] : overflows_) {
+    for (const auto& [first, count] : boxes) {
+      out[tensor] += count;
+    }
+  }
+  return out;
 }
 
 Result<Value> ConvertState::ObjectOf(std::size_t first, int rank) const {

@@ -50,6 +50,10 @@ class NativeFormat final : public SaveFormat {
 
   std::vector<Unsupported> Restrict(StateDescription& /*description*/) const override { return {}; }
 
+  bool HoldsAliases() const override { return true; }
+
+  bool HoldsPerRankValues() const override { return true; }
+
   std::uint64_t MinCutBytes(std::uint64_t wanted) const override { return wanted; }
 
   std::unique_ptr<RankFiles> NewFiles(Storage& storage, RankContent content) const override {

@@ -172,6 +172,10 @@ class PaddleFormat final : public ForeignSaveFormat {
     return out;
   }
 
+  bool IsLeftover(std::string_view name) const override {
+    return paddle::ParseName(name).has_value();
+  }
+
   std::uint64_t MinCutBytes(std::uint64_t /*wanted*/) const override {
     return std::numeric_limits<std::uint64_t>::max();  // whole pieces
   }

@@ -15,6 +15,7 @@
 #include "reshard/engine/message.h"
 #include "reshard/engine/save_format.h"
 #include "reshard/engine/snapshot.h"
+#include "reshard/engine/write_turns.h"
 #include "reshard/storage/directories.h"
 #include "reshard/storage/posix_storage.h"
 
@@ -403,12 +404,23 @@ class SaveSession {
       payload.threads = options_.threads;
       payload.buffer_bytes = options_.buffer_bytes;
       payload.progress = [this](std::uint64_t bytes) { return Advance(bytes); };
-      local_ = files_->Write(payload);
+      local_ = WriteInTurn(payload);
       group_.Beat();
     }
     if (!local_.ok()) {
       files_->Discard();
     }
+  }
+
+  Status WriteInTurn(const PayloadOptions& payload) {
+    if (options_.turns == nullptr) {
+      return files_->Write(payload);
+    }
+    RESHARD_TRY(options_.turns->Begin(group_.rank(), [this] { group_.Beat(); }));
+    Status written = files_->Write(payload);
+    // After a stray file all ranks try again.
+    options_.turns->End(files_->met_stray() ? OkStatus() : written);
+    return written;
   }
 
   /// Progress of the payload: the callback, and a sign of life to the others.

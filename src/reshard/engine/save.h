@@ -20,6 +20,8 @@
 
 namespace reshard {
 
+class WriteTurns;
+
 /// Remembers the plan of the last save, so that a training loop that saves the same tensors again
 /// does not plan anew. Every rank may have one; the coordinator's counts. Not thread-safe.
 class SavePlanCache {
@@ -63,6 +65,9 @@ struct SaveOptions {
   ProgressCallback progress;
   /// Size of a writer's buffer, a multiple of kBlockBytes.
   std::size_t buffer_bytes = std::size_t{8} << 20;
+  /// Ranks that are threads of one process may share one, so that only some of them have buffers at
+  /// a time. Null: all write at once.
+  WriteTurns* turns = nullptr;
   /// Called on the coordinator with the finished catalog, digests included, before the commit; an
   /// error ends the save on all ranks. May be missing.
   std::function<Status(const Catalog&)> inspect;

@@ -80,6 +80,19 @@ class SaveFormat {
   /// Takes out of a rank's description what cannot be held, and says what that was.
   virtual std::vector<Unsupported> Restrict(StateDescription& description) const = 0;
 
+  /// Whether a tensor may be cut over ranks; otherwise each is saved whole by one rank.
+  virtual bool HoldsCutTensors() const { return true; }
+
+  /// Whether tensors that share their bytes are stored once.
+  virtual bool HoldsAliases() const { return false; }
+
+  /// Whether it holds values that differ by rank, one for each of them.
+  virtual bool HoldsPerRankValues() const { return false; }
+
+  /// Whether this name, which belongs to no checkpoint that can be read, is what a save that died
+  /// left behind: a new save takes other names.
+  virtual bool IsLeftover(std::string_view /*name*/) const { return false; }
+
   /// The smallest piece of a replicated box, given the caller's wish.
   virtual std::uint64_t MinCutBytes(std::uint64_t wanted) const = 0;
 

@@ -160,6 +160,14 @@ class TorchFormat final : public ForeignSaveFormat {
     return out;
   }
 
+  bool HoldsAliases() const override { return true; }
+
+  bool IsLeftover(std::string_view name) const override {
+    const std::optional<torch::Name> parsed = torch::ParseName(name);
+    return parsed && parsed->kind != torch::NameKind::kMetadata &&
+           parsed->kind != torch::NameKind::kRankMetadata;
+  }
+
   std::uint64_t MinCutBytes(std::uint64_t wanted) const override { return wanted; }
 
   bool HasObjectFiles() const override { return true; }
