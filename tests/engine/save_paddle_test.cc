@@ -1,4 +1,5 @@
-// Saving in Paddle's format: what is written and what is refused. Crashes: save_foreign_fault_test.cc.
+// Saving in Paddle's format: what is written and what is refused. Crashes:
+// save_foreign_fault_test.cc.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -325,8 +326,7 @@ TEST(SavePaddleTest, ThePicklesSayWhatTheIndexSays) {
   const Catalog index = IndexOf(*storage, kRef);
   ForeignOptions options;
   options.use_index = false;
-  ASSERT_OK_AND_ASSIGN(const ForeignCheckpoint read,
-                       OpenForeign(*storage, kRef, options));
+  ASSERT_OK_AND_ASSIGN(const ForeignCheckpoint read, OpenForeign(*storage, kRef, options));
   EXPECT_TRUE(read.content.faults.empty());
   const Catalog& catalog = read.content.catalog;
   EXPECT_EQ(catalog.columns().keys, index.columns().keys);

@@ -151,8 +151,8 @@ TEST(SaveTorchTest, ObjectsAreOnceInTheCoordinatorsFile) {
     });
     ASSERT_OK(results[0]);
     const std::string own = torch::DataFileName(static_cast<std::uint64_t>(coordinator), 0, 0);
-    EXPECT_THAT(Names(*storage), ::testing::UnorderedElementsAre(kMetadata, kIndex, own,
-                                                                 "__1_0.distcp"));
+    EXPECT_THAT(Names(*storage),
+                ::testing::UnorderedElementsAre(kMetadata, kIndex, own, "__1_0.distcp"));
     const Bytes file = ReadObject(*storage, own);
     const Bytes both = torch::EncodeObjectRecord(Value("text"));
     const Bytes one = torch::EncodeObjectRecord(Value(Value::List{Value(1), Value()}));
@@ -244,6 +244,7 @@ std::vector<std::string> Refused(const StateDict& state, const std::string& form
     EXPECT_TRUE(Names(*storage).empty());
   }
   options.skip_unsupported = true;
+  options.overwrite = refused.ok();
   const auto saved = SaveOne(state, *storage, options);
   EXPECT_OK(saved);
   EXPECT_EQ(refused.ok(), saved->skipped.empty());
@@ -303,7 +304,8 @@ TEST(SaveTorchTest, ReleasesThatAreNotKnownAreRefused) {
     EXPECT_THAT(refused.error().message, HasSubstr("choose one from 2.6 to 2.14"));
   }
   for (const char* format : {"torch:2.6", "torch:2.13", "torch:2.13.0", "torch:2.14.1"}) {
-    EXPECT_OK(SaveOne(state, *storage, ForeignOptionsOf(format, true))) << format;
+    SCOPED_TRACE(format);
+    EXPECT_OK(SaveOne(state, *storage, ForeignOptionsOf(format, true)));
   }
   EXPECT_THAT(SaveOne(state, *storage, ForeignOptionsOf("Torch")), FailsWith("BAD_FORMAT"));
 }

@@ -7,10 +7,10 @@
 // SPEC.json: {"tensors": [{"path": [...], "dtype": "...", "shape": [...], "seed": n, "boxes":
 // ...}], "objects": [{"path": [...], "value": ...}]}, where a number in a path is a position in a
 // list, and a value {"bytes": "hex"} or {"items": [[key, value], ...]} (a map with keys of any
-// kind) or else as it stands. `check` loads whole tensors, rows and columns on 1, 2 and 3 ranks (threads; --ranks: on N
-// only) and compares every byte. --partial: the checkpoint may hold more. `boxes`, for `save`: per
-// rank a list of [offset, extent]; without it every rank has the whole tensor. Exit status: 0 done,
-// all bytes right; 1 not: what, on stderr; 2 usage.
+// kind) or else as it stands. `check` loads whole tensors, rows and columns on 1, 2 and 3 ranks
+// (threads; --ranks: on N only) and compares every byte. --partial: the checkpoint may hold more.
+// `boxes`, for `save`: per rank a list of [offset, extent]; without it every rank has the whole
+// tensor. Exit status: 0 done, all bytes right; 1 not: what, on stderr; 2 usage.
 
 #include <fmt/format.h>
 
@@ -122,9 +122,9 @@ Value ReadValue(const Json& json) {
   Value::Map map;
   for (const Json& item : json.at("items")) {
     const Json& key = item.at(0);
-    map.emplace_back(key.is_string() ? MapKey(key.get<std::string>())
-                                     : MapKey(key.get<std::int64_t>()),
-                     ReadValue(item.at(1)));
+    map.emplace_back(
+        key.is_string() ? MapKey(key.get<std::string>()) : MapKey(key.get<std::int64_t>()),
+        ReadValue(item.at(1)));
   }
   return map;
 }
@@ -242,8 +242,7 @@ void CheckRank(const Options& options, const std::string& layout, ProcessGroup& 
   for (const SpecTensor& spec : options.tensors) {
     const std::uint64_t wrong = CountOthers(*At(state, spec.path).get_if<Tensor>(), spec.seed);
     if (wrong != 0) {
-      failures.Add(
-          fmt::format("{}: {} has {} wrong elements", where, spec.path.dump(), wrong));
+      failures.Add(fmt::format("{}: {} has {} wrong elements", where, spec.path.dump(), wrong));
     }
   }
   for (const SpecObject& spec : options.objects) {

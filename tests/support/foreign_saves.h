@@ -40,7 +40,7 @@ inline StateDict StateOf(std::uint64_t salt, int rank, int size) {
 
 /// The result of rank 0; all have one outcome.
 inline Result<SaveResult> SaveOn(int ranks, Storage& storage, std::uint64_t salt,
-                          const SaveOptions& options) {
+                                 const SaveOptions& options) {
   auto results = OnRanks(ranks, [&](ProcessGroup& group) {
     return Save(StateOf(salt, group.rank(), ranks), storage, group, options);
   });
@@ -49,7 +49,8 @@ inline Result<SaveResult> SaveOn(int ranks, Storage& storage, std::uint64_t salt
 }
 
 /// Saves `state` on one rank.
-inline Result<SaveResult> SaveOne(const StateDict& state, Storage& storage, const SaveOptions& options) {
+inline Result<SaveResult> SaveOne(const StateDict& state, Storage& storage,
+                                  const SaveOptions& options) {
   const auto group = SingleProcessGroup();
   return Save(state, storage, *group, options);
 }
@@ -63,7 +64,7 @@ inline Catalog IndexOf(Storage& storage, const ForeignRef& ref) {
 
 /// Checks every element of a tensor against its pattern, by the index.
 inline void CheckTensor(Storage& storage, const Catalog& catalog, std::string_view key,
-                 std::uint64_t salt) {
+                        std::uint64_t salt) {
   const TensorId t = catalog.Find(key).value();
   const auto shape = catalog.shape(t);
   Tensor whole = TargetTensor(catalog.dtype(t), Shape(shape.begin(), shape.end()), {});

@@ -113,8 +113,8 @@ Result<std::vector<MergedObject>> MergeObjects(
     std::span<const std::vector<ObjectDescription>> by_rank, const SavePlan& plan,
     std::span<const int> global_ranks);
 
-/// The catalog of a finished save. `reports`: one per file, in any order. Without `keep_empty` it has
-/// no tensors without elements, for formats whose metadata does not name them either. Errors:
+/// The catalog of a finished save. `reports`: one per file, in any order. Without `keep_empty` it
+/// has no tensors without elements, for formats whose metadata does not name them either. Errors:
 /// kInternal BAD_MESSAGE; those of CatalogBuilder::Build.
 Result<Catalog> MakeCatalog(const CatalogInfo& info, const SavePlan& plan,
                             std::span<const WriteReport> reports,

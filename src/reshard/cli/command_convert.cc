@@ -46,14 +46,22 @@ Json ToJson(const ConvertCommandOptions& options, const ConvertReport& report) {
   for (const CastOverflow& overflow : report.overflows) {
     overflows.push_back(ToJson(overflow));
   }
-  return {{"source", options.source},          {"destination", options.destination},
-          {"format", options.format},          {"unique_id", report.unique_id},
-          {"dry_run", options.engine.dry_run}, {"ranks", report.ranks},
-          {"tensors", report.tensors},         {"aliases", report.aliases},
-          {"objects", report.objects},         {"bytes", report.bytes},
-          {"bytes_read", report.bytes_read},   {"digests_equal", report.digests_equal},
-          {"digests_new", report.digests_new}, {"unverified", report.unverified},
-          {"digests_cast", report.digests_cast}, {"overflows", std::move(overflows)},
+  return {{"source", options.source},
+          {"destination", options.destination},
+          {"format", options.format},
+          {"unique_id", report.unique_id},
+          {"dry_run", options.engine.dry_run},
+          {"ranks", report.ranks},
+          {"tensors", report.tensors},
+          {"aliases", report.aliases},
+          {"objects", report.objects},
+          {"bytes", report.bytes},
+          {"bytes_read", report.bytes_read},
+          {"digests_equal", report.digests_equal},
+          {"digests_new", report.digests_new},
+          {"unverified", report.unverified},
+          {"digests_cast", report.digests_cast},
+          {"overflows", std::move(overflows)},
           {"skipped", report.skipped}};
 }
 
@@ -61,8 +69,8 @@ std::string DigestsToText(const ConvertReport& report) {
   std::vector<std::string> parts;
   const auto add = [&parts](std::uint64_t number, std::string_view what) {
     if (number > 0) {
-      parts.push_back(
-          fmt::format("{} {}", parts.empty() ? Count(number, "digest") : fmt::format("{}", number), what));
+      parts.push_back(fmt::format(
+          "{} {}", parts.empty() ? Count(number, "digest") : fmt::format("{}", number), what));
     }
   };
   add(report.digests_equal, "equal to the source's");
@@ -73,10 +81,10 @@ std::string DigestsToText(const ConvertReport& report) {
 
 std::string ToText(const ConvertCommandOptions& options, const ConvertReport& report) {
   const auto ranks = static_cast<std::uint64_t>(report.ranks);
-  const std::string what = fmt::format(
-      "{} and {}, {}, as {} {}", Count(report.tensors, "tensor"), Count(report.objects, "object"),
-      HumanBytes(report.bytes), options.format,
-      report.whole ? "in " + Count(ranks, "file") : "of " + Count(ranks, "rank"));
+  const std::string what =
+      fmt::format("{} and {}, {}, as {} {}", Count(report.tensors, "tensor"),
+                  Count(report.objects, "object"), HumanBytes(report.bytes), options.format,
+                  report.whole ? "in " + Count(ranks, "file") : "of " + Count(ranks, "rank"));
   const std::string place = fmt::format("{}@{}", Printable(options.destination), report.unique_id);
   return options.engine.dry_run ? fmt::format("{}: would have {}\n", place, what)
                                 : fmt::format("{}: {}; {}\n", place, what, DigestsToText(report));
@@ -102,7 +110,8 @@ class ConvertCommand final : public Command {
          "where FORMAT can hold them, and so is the id, except that Paddle's format always gets "
          "id 0.",
          "--mesh dp=2,tp=4 stands for ranks in a mesh, eight here, numbered so that the last axis "
-         "counts fastest. --placement 'GLOB=P,P' says for the keys that match what each axis of the "
+         "counts fastest. --placement 'GLOB=P,P' says for the keys that match what each axis of "
+         "the "
          "mesh does: replicate, or shard(AXIS) of the tensor (-1: its last). The first rule that "
          "matches counts; tensors without one are cut as by --ranks 8, and tensors without axes "
          "are always whole. What several ranks hold is stored once.",
@@ -142,7 +151,8 @@ class ConvertCommand final : public Command {
         ->required();
     app.add_option("dst", options_.destination, "Directory of the new one, made when missing")
         ->required();
-    app.add_option("--to", options_.format, "Format to write: native, paddle[:RELEASE] or torch[:RELEASE]")
+    app.add_option("--to", options_.format,
+                   "Format to write: native, paddle[:RELEASE] or torch[:RELEASE]")
         ->type_name("FORMAT")
         ->required();
     AddLayout(app);
@@ -319,9 +329,9 @@ class ConvertCommand final : public Command {
   static void WarnOfOverflows(const ConvertReport& report, Console& console) {
     for (std::size_t i = 0; i < std::min(report.overflows.size(), kMostNamed); ++i) {
       const CastOverflow& one = report.overflows[i];
-      console.Message(Printable(fmt::format(
-          "warning: '{}': {} of {} too large for {}, now infinity or NaN", one.key,
-          Count(one.elements, "value"), Info(one.from).name, Info(one.to).name)));
+      console.Message(Printable(
+          fmt::format("warning: '{}': {} of {} too large for {}, now infinity or NaN", one.key,
+                      Count(one.elements, "value"), Info(one.from).name, Info(one.to).name)));
     }
     if (report.overflows.size() > kMostNamed) {
       console.Message(fmt::format("warning: and {} more with such values; --json lists all",

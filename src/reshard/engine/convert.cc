@@ -29,7 +29,7 @@ namespace {
 constexpr std::uint64_t kMostBufferBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kMostCastBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGoodWriterBlocks = 9;  // what a writer should have before others join
-constexpr std::size_t kWriters = 4;             // of all ranks together, if there are not more ranks
+constexpr std::size_t kWriters = 4;  // of all ranks together, if there are not more ranks
 constexpr std::size_t kLeastCachedBlocks = 16;
 constexpr std::size_t kCachedBlocksPerWriter = 32;  // ranks share blocks, but are not in step
 constexpr std::size_t kMostFaults = 8;
@@ -48,9 +48,9 @@ struct Budget {
 Result<Budget> DivideMemory(std::uint64_t memory_bytes, const ConvertLayout& layout) {
   const std::uint64_t least = (kLeastCachedBlocks + 2 + (layout.casts() ? 1 : 0)) * kBlockBytes;
   if (memory_bytes < least) {
-    return MakeError(ErrorCode::kInvalidArgument, "MEMORY_TOO_SMALL",
-                     fmt::format("{} bytes of memory are too few\ngive at least {} bytes",
-                                 memory_bytes, least));
+    return MakeError(
+        ErrorCode::kInvalidArgument, "MEMORY_TOO_SMALL",
+        fmt::format("{} bytes of memory are too few\ngive at least {} bytes", memory_bytes, least));
   }
   const auto ranks = static_cast<std::uint64_t>(layout.ranks());
   const std::uint64_t good = std::max<std::uint64_t>(
@@ -210,8 +210,7 @@ class Converter {
     report_.ranks = layout.ranks();
     report_.whole = layout.whole();
     // Where any id will do, the source's.
-    report_.unique_id =
-        format_->WantedId(options_.unique_id).value_or(catalog_.info().unique_id);
+    report_.unique_id = format_->WantedId(options_.unique_id).value_or(catalog_.info().unique_id);
     for (const TensorId tensor : selection_.tensors) {
       const bool stored = layout.identity(tensor) == tensor;
       report_.bytes += stored ? layout.num_bytes(tensor) : 0;

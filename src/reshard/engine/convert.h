@@ -60,18 +60,18 @@ struct CastOverflow {
 struct ConvertReport {
   std::uint64_t unique_id = 0;  ///< Of the destination.
   int ranks = 0;
-  bool whole = false;                ///< No tensor was cut: a rank is a file of whole tensors.
-  std::uint64_t tensors = 0;         ///< In the destination.
-  std::uint64_t aliases = 0;         ///< Of them, share the bytes of another one.
-  std::uint64_t objects = 0;         ///< Keys.
-  std::uint64_t bytes = 0;           ///< Of the tensors, aliases once.
-  std::uint64_t bytes_read = 0;      ///< From the source.
-  std::uint64_t digests_equal = 0;   ///< Tensors whose digest in the source was found again.
-  std::uint64_t digests_new = 0;     ///< Tensors without one there...
-  std::uint64_t unverified = 0;      ///< ...of which some bytes have no checksum either.
-  std::uint64_t digests_cast = 0;    ///< Tensors in another dtype: their digests are new ones.
+  bool whole = false;                   ///< No tensor was cut: a rank is a file of whole tensors.
+  std::uint64_t tensors = 0;            ///< In the destination.
+  std::uint64_t aliases = 0;            ///< Of them, share the bytes of another one.
+  std::uint64_t objects = 0;            ///< Keys.
+  std::uint64_t bytes = 0;              ///< Of the tensors, aliases once.
+  std::uint64_t bytes_read = 0;         ///< From the source.
+  std::uint64_t digests_equal = 0;      ///< Tensors whose digest in the source was found again.
+  std::uint64_t digests_new = 0;        ///< Tensors without one there...
+  std::uint64_t unverified = 0;         ///< ...of which some bytes have no checksum either.
+  std::uint64_t digests_cast = 0;       ///< Tensors in another dtype: their digests are new ones.
   std::vector<CastOverflow> overflows;  ///< By key.
-  std::vector<std::string> skipped;  ///< "key: why" that the format cannot hold.
+  std::vector<std::string> skipped;     ///< "key: why" that the format cannot hold.
 };
 
 /// Converts. `destination` has the new checkpoint when it returns OK, and nothing new otherwise
@@ -86,8 +86,9 @@ struct ConvertReport {
 /// Cost: reads the source once, but for tensors that it stores column-major, whose blocks are read
 ///       again for every buffer that they have a part in.
 /// Errors: kNotFound NO_SUCH_KEY (nothing is selected); kInvalidArgument SAME_DIRECTORY,
-///         MEMORY_TOO_SMALL, those of ConvertLayout::Create; kCorruption SOURCE_FAULTS (lists them), TENSOR_DIGEST, PATH_CONFLICT and those
-///         of reading; kAlreadyExists SNAPSHOT_EXISTS; those of Save.
+///         MEMORY_TOO_SMALL, those of ConvertLayout::Create; kCorruption SOURCE_FAULTS (lists
+///         them), TENSOR_DIGEST, PATH_CONFLICT and those of reading; kAlreadyExists
+///         SNAPSHOT_EXISTS; those of Save.
 /// Collective: no; it makes threads of its own.
 Result<ConvertReport> Convert(const ConvertSource& source, Storage& destination,
                               const ConvertOptions& options = {});

@@ -72,9 +72,9 @@ std::optional<std::size_t> FindRule(const std::vector<Rule>& rules, std::string_
 
 template <typename Rule>
 bool MatchesSome(const Rule& rule, const Catalog& catalog, const ConvertSelection& selection) {
-  return std::any_of(
-      selection.tensors.begin(), selection.tensors.end(),
-      [&](TensorId tensor) { return MatchesKey(rule.pattern, catalog.key(tensor)); });
+  return std::any_of(selection.tensors.begin(), selection.tensors.end(), [&](TensorId tensor) {
+    return MatchesKey(rule.pattern, catalog.key(tensor));
+  });
 }
 
 std::string_view Trim(std::string_view text) {
@@ -125,7 +125,7 @@ std::string ToString(std::span<const Placement> placements) {
   out.reserve(placements.size());
   for (const Placement& placement : placements) {
     const auto* shard = std::get_if<Shard>(&placement);
-    out.push_back(shard != nullptr                            ? fmt::format("shard({})", shard->axis)
+    out.push_back(shard != nullptr ? fmt::format("shard({})", shard->axis)
                   : std::holds_alternative<Replicate>(placement) ? "replicate"
                                                                  : "partial");
   }
@@ -178,12 +178,12 @@ Status ConvertLayout::ChooseDTypes(const ConvertSelection& selection,
     }
     const DType wanted = rule ? options.dtypes[*rule].dtype : options.dtype.value_or(own);
     if (!CanCast(own, wanted)) {
-      return MakeError(ErrorCode::kUnsupported, "CAST",
-                       fmt::format("the dtype rule '{}': tensor '{}' is {}, whose values are not "
-                                   "converted to {}\nexclude it from the rule: put '{}={}' before",
-                                   RuleText(options.dtypes[*rule]), catalog_->key(tensor),
-                                   Info(own).name, Info(wanted).name, catalog_->key(tensor),
-                                   Info(own).name));
+      return MakeError(
+          ErrorCode::kUnsupported, "CAST",
+          fmt::format("the dtype rule '{}': tensor '{}' is {}, whose values are not "
+                      "converted to {}\nexclude it from the rule: put '{}={}' before",
+                      RuleText(options.dtypes[*rule]), catalog_->key(tensor), Info(own).name,
+                      Info(wanted).name, catalog_->key(tensor), Info(own).name));
     }
     if (rule) {
       used[*rule] = true;
@@ -236,8 +236,7 @@ Status ConvertLayout::ChooseRanks(const ConvertSelection& selection, const Layou
   return OkStatus();
 }
 
-Status ConvertLayout::ChooseRules(const ConvertSelection& selection,
-                                  const LayoutOptions& options) {
+Status ConvertLayout::ChooseRules(const ConvertSelection& selection, const LayoutOptions& options) {
   mesh_ = options.mesh;
   placements_ = options.placements;
   rules_.resize(catalog_->num_tensors());
@@ -287,7 +286,8 @@ Status ConvertLayout::Distribute(const ConvertSelection& selection, std::uint64_
       continue;
     }
     const std::uint64_t bytes = num_bytes(tensor);
-    if (max_file_bytes != 0 && filled != 0 && bytes > max_file_bytes - std::min(filled, max_file_bytes)) {
+    if (max_file_bytes != 0 && filled != 0 &&
+        bytes > max_file_bytes - std::min(filled, max_file_bytes)) {
       ++rank;
       filled = 0;
     }
@@ -317,10 +317,9 @@ Result<std::optional<Box>> ConvertLayout::Place(TensorId tensor, int rank) const
   const PlacementRule& rule = placements_[rules_[tensor] - 1];
   auto box = LocalBox(shape, dtypes_[tensor], *mesh_, rule.placements, rank);
   if (!box.ok()) {
-    return tl::unexpected<Error>(
-        box.error().WithContext(fmt::format("the placement rule '{}' for tensor '{}' {}",
-                                            RuleText(rule), catalog_->key(tensor),
-                                            ToString(shape))));
+    return tl::unexpected<Error>(box.error().WithContext(
+        fmt::format("the placement rule '{}' for tensor '{}' {}", RuleText(rule),
+                    catalog_->key(tensor), ToString(shape))));
   }
   return box;
 }

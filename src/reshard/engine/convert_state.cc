@@ -216,9 +216,8 @@ Status ConvertState::ReadCast(TensorId id, const Box& box, MutableByteSpan out) 
   RESHARD_TRY_ASSIGN(StagingBuffer buffer, TakeBuffer());
   CastCounts counts;
   for (std::uint64_t begin = 0; begin < elements; begin += at_once) {
-    RESHARD_TRY_ASSIGN(
-        const std::vector<Box> parts,
-        FlattenedRangeToBoxes(box, begin, std::min(elements, begin + at_once)));
+    RESHARD_TRY_ASSIGN(const std::vector<Box> parts,
+                       FlattenedRangeToBoxes(box, begin, std::min(elements, begin + at_once)));
     for (const Box& part : parts) {
       const MutableByteSpan read = buffer.span().first(NumBytes(part, from));
       RESHARD_TRY(reader_.ReadBox(id, part, read));

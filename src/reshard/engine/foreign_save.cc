@@ -109,10 +109,9 @@ std::optional<std::vector<std::string>> ForeignSaveFormat::FilesOf(
     }
   }
   const auto formats = ForeignFormats();
-  const auto format =
-      std::find_if(formats.begin(), formats.end(), [&ref](const ForeignFormat* candidate) {
-        return candidate->name() == ref.format;
-      });
+  const auto format = std::find_if(
+      formats.begin(), formats.end(),
+      [&ref](const ForeignFormat* candidate) { return candidate->name() == ref.format; });
   if (format == formats.end()) {
     return std::nullopt;
   }

@@ -43,7 +43,8 @@ Status PaddleFiles::WritePart(std::size_t part, const std::vector<std::size_t>& 
   std::vector<std::string> names;
   for (const std::size_t i : chunks) {
     const RankChunk& chunk = content().plan.chunks[i];
-    RESHARD_TRY_ASSIGN(names.emplace_back(), TableName(content().description.tensors[chunk.tensor]));
+    RESHARD_TRY_ASSIGN(names.emplace_back(),
+                       TableName(content().description.tensors[chunk.tensor]));
   }
   std::vector<paddle::ArrayEntry> arrays;
   for (std::size_t c = 0; c < chunks.size(); ++c) {

@@ -392,8 +392,8 @@ class SaveSession {
 
   /// Writes this rank's data files; the outcome is in local_ and files_.
   void WriteFiles() {
-    RankContent content{leaves_, description_, rank_plan_, Info(), group_.rank(),
-                        group_.global_rank()};
+    RankContent content{leaves_, description_,  rank_plan_,
+                        Info(),  group_.rank(), group_.global_rank()};
     if (is_root() && format_->HasObjectFiles()) {
       content.objects = merged_objects_;
     }

@@ -132,7 +132,8 @@ class SaveFormat {
   virtual bool IsOlderFile(std::string_view name, const SaveId& id) const = 0;
 };
 
-/// "native", "paddle", "paddle:3.1", "torch", "torch:2.13". Errors: kInvalidArgument BAD_FORMAT, BAD_RELEASE.
+/// "native", "paddle", "paddle:3.1", "torch", "torch:2.13". Errors: kInvalidArgument BAD_FORMAT,
+/// BAD_RELEASE.
 Result<std::unique_ptr<SaveFormat>> FindSaveFormat(std::string_view name);
 
 std::unique_ptr<SaveFormat> NativeSaveFormat();

@@ -116,7 +116,14 @@ TEST(EmitterTest, ProtocolTwoHasNoShortForms) {
   emitter.PersistentId();
   emitter.Float(1.5);
   emitter.Get(0);
-  EXPECT_EQ(ToHex(out), "8002" "636d0a6e0a" "7100" "580100000077" "51" "473ff8000000000000" "6800");
+  EXPECT_EQ(ToHex(out),
+            "8002"
+            "636d0a6e0a"
+            "7100"
+            "580100000077"
+            "51"
+            "473ff8000000000000"
+            "6800");
 }
 
 }  // namespace

@@ -27,34 +27,36 @@ TEST(TorchMetadataEncoderTest, OneTensorIsThesePicklesOpcodes) {
   const std::string memo = "94";
   // A global is a module, a name, STACK_GLOBAL, MEMOIZE; an object () NEWOBJ, {} MARK ... SETITEMS
   // BUILD. Numbers in comments are the memo's.
-  const std::string begin = "2981" "7d28";
+  const std::string begin =
+      "2981"
+      "7d28";
   const std::string end = "7562";
   const std::string expected =
-      "8004" + m + Short("Metadata") + "93" + memo /*0*/ + begin +                        //
-      Short("state_dict_metadata") + memo /*1*/ + "7d28" + Short("w.0") + memo /*2*/ +    //
-      m + Short("TensorStorageMetadata") + "93" + memo /*3*/ + begin +                    //
-      Short("properties") + memo /*4*/ +                                                  //
-      m + Short("TensorProperties") + "93" + memo /*5*/ + "2981" + "28" +                 //
-      Short("torch") + Short("float32") + "93" + memo /*6*/ +                             //
-      Short("torch.serialization") + Short("_get_layout") + "93" + memo /*7*/ +           //
-      Short("torch.strided") + "8552" + memo /*8*/ + "89" +                               //
-      m + Short("_MEM_FORMAT_ENCODING") + "93" + memo /*9*/ + "4b008552" + memo /*10*/ +  //
-      "89" + "7462" + memo /*11*/ +                                                       //
-      Short("size") + memo /*12*/ + Short("torch") + Short("Size") + "93" + memo /*13*/ + //
-      "284d2c01748552" + Short("chunks") + memo /*14*/ + "5d28" +                         //
-      m + Short("ChunkStorageMetadata") + "93" + memo /*15*/ + begin +                    //
-      Short("offsets") + memo /*16*/ + "680d" + "284b00748552" +                          //
-      Short("sizes") + memo /*17*/ + "680d" + "284d2c01748552" + end +                    //
-      "65" + end + "75" +                                                                 //
-      Short("planner_data") + memo /*18*/ + "7d28" + "6802" + "28" + Short("w") +         //
-      memo /*19*/ + "4b00" + "74" + "75" +                                                //
-      Short("storage_data") + memo /*20*/ + "7d28" +                                      //
-      m + Short("MetadataIndex") + "93" + memo /*21*/ + begin +                           //
-      Short("fqn") + memo /*22*/ + "6802" + Short("index") + memo /*23*/ + "4b00" +       //
-      Short("offset") + memo /*24*/ + "680d" + "284b00748552" + end +                     //
-      Short("torch.distributed.checkpoint.filesystem") + Short("_StorageInfo") + "93" +   //
-      memo /*25*/ + begin + Short("relative_path") + memo /*26*/ +                        //
-      Short("f") + memo /*27*/ + "6818" + "4a70110100" +                                  //
+      "8004" + m + Short("Metadata") + "93" + memo /*0*/ + begin +                         //
+      Short("state_dict_metadata") + memo /*1*/ + "7d28" + Short("w.0") + memo /*2*/ +     //
+      m + Short("TensorStorageMetadata") + "93" + memo /*3*/ + begin +                     //
+      Short("properties") + memo /*4*/ +                                                   //
+      m + Short("TensorProperties") + "93" + memo /*5*/ + "2981" + "28" +                  //
+      Short("torch") + Short("float32") + "93" + memo /*6*/ +                              //
+      Short("torch.serialization") + Short("_get_layout") + "93" + memo /*7*/ +            //
+      Short("torch.strided") + "8552" + memo /*8*/ + "89" +                                //
+      m + Short("_MEM_FORMAT_ENCODING") + "93" + memo /*9*/ + "4b008552" + memo /*10*/ +   //
+      "89" + "7462" + memo /*11*/ +                                                        //
+      Short("size") + memo /*12*/ + Short("torch") + Short("Size") + "93" + memo /*13*/ +  //
+      "284d2c01748552" + Short("chunks") + memo /*14*/ + "5d28" +                          //
+      m + Short("ChunkStorageMetadata") + "93" + memo /*15*/ + begin +                     //
+      Short("offsets") + memo /*16*/ + "680d" + "284b00748552" +                           //
+      Short("sizes") + memo /*17*/ + "680d" + "284d2c01748552" + end +                     //
+      "65" + end + "75" +                                                                  //
+      Short("planner_data") + memo /*18*/ + "7d28" + "6802" + "28" + Short("w") +          //
+      memo /*19*/ + "4b00" + "74" + "75" +                                                 //
+      Short("storage_data") + memo /*20*/ + "7d28" +                                       //
+      m + Short("MetadataIndex") + "93" + memo /*21*/ + begin +                            //
+      Short("fqn") + memo /*22*/ + "6802" + Short("index") + memo /*23*/ + "4b00" +        //
+      Short("offset") + memo /*24*/ + "680d" + "284b00748552" + end +                      //
+      Short("torch.distributed.checkpoint.filesystem") + Short("_StorageInfo") + "93" +    //
+      memo /*25*/ + begin + Short("relative_path") + memo /*26*/ +                         //
+      Short("f") + memo /*27*/ + "6818" + "4a70110100" +                                   //
       Short("length") + memo /*28*/ + "8a050000000001" + end + "75" + end + "2e";
   EXPECT_EQ(ToHex(EncodeMetadata(metadata)), expected);
 }

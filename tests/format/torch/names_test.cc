@@ -21,12 +21,28 @@ TEST(TorchNamesTest, ParsesWhatItWrites) {
 }
 
 TEST(TorchNamesTest, OnlyCanonicalSpellingsCount) {
-  for (const char* name :
-       {"", "metadata", "0.metadata", ".metadata.", ".metadata.reshard.", ".metadata.a.tmp",
-        ".metadata.a01.tmp", ".metadata.a1", "__.metadata", "__01.metadata", "__1.metadata.tmp",
-        "__0_0", "__0_0.a0.distcp", "__0_00.distcp", "__00_0.distcp", "_0_0.distcp",
-        "x__0_0.distcp", "__0_0.distcp.tmp", "__0_.distcp", "0_0.distcp", "__0_-1.distcp",
-        "__0_99999999999999999999.distcp"}) {
+  for (const char* name : {"",
+                           "metadata",
+                           "0.metadata",
+                           ".metadata.",
+                           ".metadata.reshard.",
+                           ".metadata.a.tmp",
+                           ".metadata.a01.tmp",
+                           ".metadata.a1",
+                           "__.metadata",
+                           "__01.metadata",
+                           "__1.metadata.tmp",
+                           "__0_0",
+                           "__0_0.a0.distcp",
+                           "__0_00.distcp",
+                           "__00_0.distcp",
+                           "_0_0.distcp",
+                           "x__0_0.distcp",
+                           "__0_0.distcp.tmp",
+                           "__0_.distcp",
+                           "0_0.distcp",
+                           "__0_-1.distcp",
+                           "__0_99999999999999999999.distcp"}) {
     EXPECT_EQ(ParseName(name), std::nullopt) << name;
   }
 }

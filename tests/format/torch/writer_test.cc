@@ -32,16 +32,17 @@ TEST(TorchWriterTest, TensorPicklesAreThoseOfTorch) {
   const TensorRecord record = EncodeTensorRecord(DType::kFloat32, Shape{2, 3});
   using namespace std::string_literals;  // NOLINT: it has NULs
   const std::string expected =
-      "\x80\x02" "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n"
-                  "FloatStorage\nX\x01\0\0\0" "0X\x03\0\0\0cpuK\x06tQK\0(K\x02K\x03t(K\x03K\x01t\x89"
-                  "ccollections\nOrderedDict\n)RtR."s;
+      "\x80\x02"
+      "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n"
+      "FloatStorage\nX\x01\0\0\0"
+      "0X\x03\0\0\0cpuK\x06tQK\0(K\x02K\x03t(K\x03K\x01t\x89"
+      "ccollections\nOrderedDict\n)RtR."s;
   EXPECT_EQ(PickleIn(record.head), expected);
   EXPECT_EQ(record.payload_bytes, 24U);
 }
 
 TEST(TorchWriterTest, DTypesWithoutAStorageClassLieInUntypedOnes) {
-  const std::string pickle =
-      PickleIn(EncodeTensorRecord(DType::kUint32, Shape{5}).head);
+  const std::string pickle = PickleIn(EncodeTensorRecord(DType::kUint32, Shape{5}).head);
   EXPECT_NE(pickle.find("_rebuild_tensor_v3\n"), std::string::npos);
   EXPECT_NE(pickle.find("ctorch.storage\nUntypedStorage\n"), std::string::npos);
   EXPECT_NE(pickle.find("cpuK\x14tQ"), std::string::npos) << "20 bytes";
@@ -142,19 +143,20 @@ TEST(TorchWriterTest, PlainValuesArePickledInProtocolTwo) {
             "7d284affffffff58010000006175");
   // _codecs.encode('\x00\xe9', 'latin1')
   EXPECT_EQ(ObjectPickle(Value(Bytes{std::byte{0}, std::byte{0xe9}})),
-            ToHex(AsBytes("c_codecs\nencode\n")) + "580300000000c3a9" +
-                "58060000006c6174696e3186" + "52");
+            ToHex(AsBytes("c_codecs\nencode\n")) + "580300000000c3a9" + "58060000006c6174696e3186" +
+                "52");
 }
 
 TEST(TorchWriterTest, LongListsAreFilledInBatches) {
   const std::string hex = ObjectPickle(Value(Value::List(2001, Value())));
-  EXPECT_EQ(hex, "5d28" + [] {
-    std::string nones;
-    for (int i = 0; i < 1000; ++i) {
-      nones += "4e";
-    }
-    return nones + "6528" + nones + "65284e65";
-  }());
+  EXPECT_EQ(
+      hex, "5d28" + [] {
+        std::string nones;
+        for (int i = 0; i < 1000; ++i) {
+          nones += "4e";
+        }
+        return nones + "6528" + nones + "65284e65";
+      }());
 }
 
 TEST(TorchWriterTest, OpaqueRecordsAreWrittenAsTheyAre) {

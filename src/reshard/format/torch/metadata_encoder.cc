@@ -178,12 +178,10 @@ class MetadataEncoder {
       }
       emit_.Tuple();
     };
-    InBatches(metadata_.tensors.size(), &pickle::Emitter::SetItems, [&](std::size_t i) {
-      entry(metadata_.tensors[i].key, metadata_.tensors[i].path);
-    });
-    InBatches(metadata_.bytes.size(), &pickle::Emitter::SetItems, [&](std::size_t i) {
-      entry(metadata_.bytes[i].key, metadata_.bytes[i].path);
-    });
+    InBatches(metadata_.tensors.size(), &pickle::Emitter::SetItems,
+              [&](std::size_t i) { entry(metadata_.tensors[i].key, metadata_.tensors[i].path); });
+    InBatches(metadata_.bytes.size(), &pickle::Emitter::SetItems,
+              [&](std::size_t i) { entry(metadata_.bytes[i].key, metadata_.bytes[i].path); });
   }
 
   void StorageData() {

@@ -1,11 +1,10 @@
-#include "reshard/format/torch/zip_writer_internal.h"
-
 #include <fmt/format.h>
 
 #include <array>
 #include <limits>
 
 #include "reshard/base/check.h"
+#include "reshard/format/torch/zip_writer_internal.h"
 
 namespace reshard::torch {
 namespace {
@@ -15,8 +14,8 @@ constexpr std::uint32_t kCentralSignature = 0x02014b50;
 constexpr std::uint32_t kEndSignature = 0x06054b50;
 constexpr std::uint32_t kEnd64Signature = 0x06064b50;
 constexpr std::uint32_t kLocatorSignature = 0x07064b50;
-constexpr std::uint16_t kVersion = 20;     // needed to extract
-constexpr std::uint16_t kVersion64 = 45;   // with fields of 64 bits
+constexpr std::uint16_t kVersion = 20;    // needed to extract
+constexpr std::uint16_t kVersion64 = 45;  // with fields of 64 bits
 constexpr std::uint16_t kUtf8Flag = 0x0800;
 constexpr std::uint16_t kFirstDate = 0x21;  // 1980-01-01
 constexpr std::uint16_t kExtra64 = 1;
@@ -113,10 +112,10 @@ void ZipWriter::Finish(Bytes& tail) {
     AppendLittle(tail, kCentralSignature);
     Put16(tail, IsLarge(member.size) ? kVersion64 : kVersion);  // made by
     PutCommon(tail, member.name, member.size, member.crc);
-    Put16(tail, 0);                           // length of the comment
-    Put16(tail, 0);                           // disk
-    Put16(tail, 0);                           // internal attributes
-    AppendLittle(tail, std::uint32_t{0});     // external attributes
+    Put16(tail, 0);                        // length of the comment
+    Put16(tail, 0);                        // disk
+    Put16(tail, 0);                        // internal attributes
+    AppendLittle(tail, std::uint32_t{0});  // external attributes
     AppendLittle(tail, Field(member.header));
     PutName(tail, member.name, member.size);
   }
