@@ -4,14 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
-
 #include "reshard/engine/verify.h"
 #include "reshard/format/paddle/metadata.h"
 #include "reshard/format/paddle/names.h"
 #include "tests/support/foreign_saves.h"
+#include "tests/support/golden_file.h"
 
 namespace reshard::testing {
 namespace {
@@ -346,13 +343,6 @@ TEST(SavePaddleTest, AnOverwriteWithoutAnIndexFindsTheOldFiles) {
   EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, kIndex, "0_a1_0.distcp", "0_p1_a1_0.distcp"));
 }
 
-Bytes ReadGolden(const std::string& name) {
-  std::ifstream in(fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, name),
-                   std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), {});
-  return Bytes(AsBytes(text).begin(), AsBytes(text).end());
-}
-
 /// What tests/golden/paddle_handmade holds, as its README says.
 StateDict GoldenState(int rank) {
   StateDict state;
@@ -383,13 +373,8 @@ TEST(SavePaddleTest, BytesAreThoseOfTheGoldenFiles) {
       const Bytes bytes = ReadObject(*storage, name);
       const std::string golden =
           name == kMetadata ? (legacy ? "legacy.metadata" : "flex.metadata") : name;
-      if (std::getenv("RESHARD_MAKE_GOLDEN") != nullptr) {
-        std::ofstream out(
-            fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, golden),
-            std::ios::binary);
-        out << AsText(bytes);
-      }
-      EXPECT_TRUE(bytes == ReadGolden(golden)) << golden;
+      ExpectGolden(fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, golden),
+                   bytes);
     }
     EXPECT_EQ(Names(*storage).size(), 3U);
   }

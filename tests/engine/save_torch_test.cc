@@ -14,6 +14,7 @@
 #include "reshard/format/torch/names.h"
 #include "reshard/format/torch/writer.h"
 #include "tests/support/foreign_saves.h"
+#include "tests/support/golden_file.h"
 
 namespace reshard::testing {
 namespace {
@@ -332,6 +333,45 @@ TEST(SaveTorchTest, EveryRankHasItsOwnDisk) {
   EXPECT_THAT(Names(*disks[0]), ElementsAre("__0_0.a1.distcp"));
   EXPECT_THAT(Names(*disks[1]), ElementsAre("__1_0.a1.distcp"));
   EXPECT_THAT(Names(*disks[2]), ElementsAre(kMetadata, kIndex, "__2_0.a1.distcp"));
+}
+
+/// What tests/golden/torch_handmade holds, as its README says.
+StateDict GoldenState(int rank) {
+  StateDict state;
+  const auto cut = [rank](const Shape& shape, std::size_t axis) {
+    return std::vector<Box>{CutBox(shape, axis, rank, 2)};
+  };
+  Value::List layers(2);
+  layers[0]["w"] = PatternTensor(DType::kFloat32, {40, 30}, cut({40, 30}, 0), 1);
+  layers[1]["w"] = PatternTensor(DType::kBfloat16, {2, 6}, cut({2, 6}, 1), 2);
+  Value tied = *layers[0].Find("w");
+  state["layers"] = std::move(layers);
+  state["tied"] = std::move(tied);
+  state["fp8"] = PatternTensor(DType::kFloat8E4m3fn, {5, 2}, cut({5, 2}, 0), 3);
+  state["u32"] = PatternTensor(DType::kUint32, {6}, cut({6}, 0), 4);
+  state["scalar"] = PatternTensor(DType::kInt64, {}, {WholeBox(Shape{})}, 5);
+  state["none"] = PatternTensor(DType::kFloat16, {0, 3}, {}, 6);
+  Value::Map map;
+  map.emplace_back("a", Value());
+  map.emplace_back(std::int64_t{7}, Value(true));
+  state["opt"][MapKey(std::int64_t{5})] = Value::List{Value(1), Value(-2.5), Value(std::move(map))};
+  state["blob"] = Bytes{std::byte{0}, std::byte{0xff}};
+  return state;
+}
+
+TEST(SaveTorchTest, BytesAreThoseOfTheGoldenFiles) {
+  const auto storage = NewMemoryStorage();
+  const auto saved = OnRanks(2, [&](ProcessGroup& group) {
+    return Save(GoldenState(group.rank()), *storage, group, TorchOptions());
+  });
+  ASSERT_OK(saved[0]);
+  ASSERT_OK(storage->Remove(kIndex));  // it has times
+  EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, "__0_0.distcp", "__1_0.distcp"));
+  for (const std::string& name : Names(*storage)) {
+    ExpectGolden(fmt::format("{}/tests/golden/torch_handmade/{}", RESHARD_SOURCE_DIR,
+                             name == kMetadata ? "metadata" : name),
+                 ReadObject(*storage, name));
+  }
 }
 
 }  // namespace
