@@ -12,7 +12,7 @@ COMMENT = re.compile(r"//[^\n]*")
 DTYPE_ROW = re.compile(r"^\s*\{DType::.*$", re.MULTILINE)  # safetensors tags look like reasons
 REASON = re.compile(r'"([A-Z][A-Z0-9]+(?:_[A-Z0-9]+)*)"')
 REASON_AFTER_CODE = re.compile(r'ErrorCode::k\w+,\s*"([A-Z][A-Z0-9]+(?:_[A-Z0-9]+)*)"')
-NO_REASON = re.compile(r"RESHARD_.*")  # environment variables
+NO_REASON = re.compile(r"RESHARD_.*|DCP_.*")  # environment variables; keys in files
 ENUMERATOR = re.compile(r"^\s*(k[A-Z]\w+) = (\d+),", re.MULTILINE)
 CODE_ROW = re.compile(r"^\| `(k\w+)` \| (\d+) \|", re.MULTILINE)
 REASON_ROW = re.compile(r"^\| `([A-Z][A-Z0-9_]+)` \|(.*)\|$", re.MULTILINE)

@@ -12,7 +12,7 @@
 set -eu
 
 names=(paddle-2.6.2 paddle-3.0.0 paddle-3.1.1 paddle-3.2.2 paddle-3.3.1
-       torch-2.6.0 torch-2.13.0 torch-2.14.1)
+       torch-2.6.0 torch-2.13.0 torch-2.14.1 safetensors-0.8.0)
 home=${RESHARD_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/reshard-peers}
 python=${RESHARD_PYTHON:-/usr/bin/python3}
 

@@ -3,12 +3,19 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
+#include <limits>
 #include <random>
+#include <thread>
 
 #include "reshard/engine/checkpoint.h"
+#include "reshard/engine/convert_layout.h"
+#include "reshard/engine/convert_state.h"
 #include "reshard/engine/snapshot.h"
 #include "reshard/engine/tensor_reader.h"
 #include "reshard/engine/verify.h"
+#include "reshard/engine/write_turns.h"
 #include "reshard/storage/fault_storage.h"
 #include "tests/support/random_state.h"
 #include "tests/support/small_checkpoint.h"
@@ -411,6 +418,309 @@ TEST(ConvertTest, APaddleSourceWithoutAnIndexIsReadUnverified) {
   for (TensorId t = 0; t < b.num_tensors(); ++t) {
     EXPECT_EQ(b.digest(t), a.digest(a.Find(b.key(t)).value())) << b.key(t);
   }
+}
+
+Tensor Whole(DType dtype, const Shape& shape, std::uint64_t salt) {
+  return PatternTensor(dtype, shape, {WholeBox(shape)}, salt);
+}
+
+std::unique_ptr<Storage> Saved(const StateDict& state) {
+  std::unique_ptr<Storage> storage = NewMemoryStorage("from");
+  EXPECT_OK(Save(state, *storage, *SingleProcessGroup()));
+  return storage;
+}
+
+/// Where the chunks of a tensor begin, and who wrote each.
+std::vector<std::pair<Index, std::uint64_t>> Holders(const Catalog& catalog, std::string_view key) {
+  std::vector<std::pair<Index, std::uint64_t>> out;
+  const TensorId tensor = catalog.Find(key).value();
+  for (std::size_t i = 0; i < catalog.num_chunks(tensor); ++i) {
+    const Chunk chunk = catalog.chunk(tensor, i);
+    out.emplace_back(chunk.box.ToBox().offset, catalog.files()[chunk.file].rank);
+  }
+  return out;
+}
+
+TEST(ConvertTest, PlacesTensorsOnAMesh) {
+  StateDict state;
+  state["qkv"] = Whole(DType::kFloat32, {8, 12}, 1);
+  state["out"] = Whole(DType::kFloat32, {8, 12}, 2);
+  state["rest"] = Whole(DType::kFloat32, {8}, 3);
+  state["scale"] = Whole(DType::kFloat32, {}, 4);
+  const std::unique_ptr<Storage> from = Saved(state);
+  const std::unique_ptr<Storage> to = NewMemoryStorage("to");
+  ConvertOptions options;
+  options.layout.mesh = ProcessMesh::Parse("dp=2,tp=4").value();
+  options.layout.placements = {{"q*", ParsePlacements("replicate,shard(1)").value()},
+                               {"q*", ParsePlacements("replicate,shard(0)").value()},
+                               {"out", ParsePlacements("shard(-1), replicate").value()}};
+  EXPECT_EQ(ConvertAll(*from, *to, options).error().reason, "UNUSED_RULE");  // the second one
+  options.layout.placements.erase(options.layout.placements.begin() + 1);
+  const Result<ConvertReport> report = ConvertAll(*from, *to, options);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->ranks, 8);
+  const Catalog made = ReadCatalog(*to, 0).value();
+  EXPECT_EQ(made.info().world_size, 8U);
+  const auto qkv = Holders(made, "qkv");
+  ASSERT_EQ(qkv.size(), 4U);
+  for (std::uint64_t tp = 0; tp < 4; ++tp) {
+    EXPECT_EQ(qkv[tp].first, (Index{0, 3 * tp}));
+    EXPECT_EQ(qkv[tp].second % 4, tp);  // either of the two that hold it
+  }
+  const auto out = Holders(made, "out");
+  ASSERT_EQ(out.size(), 2U);
+  EXPECT_EQ(out[1].first, (Index{0, 6}));
+  EXPECT_LT(out[0].second, 4U);
+  EXPECT_GE(out[1].second, 4U);
+  const auto rest = Holders(made, "rest");
+  ASSERT_EQ(rest.size(), 8U);
+  for (std::uint64_t rank = 0; rank < 8; ++rank) {
+    EXPECT_EQ(rest[rank], std::pair(Index{rank}, rank));
+  }
+  EXPECT_EQ(Holders(made, "scale").size(), 1U);
+  ExpectSame(ReadCatalog(*from, 0).value(), *from, made, *to);
+}
+
+TEST(ConvertTest, RefusesALayoutThatDoesNotFit) {
+  StateDict state;
+  state["model"]["b"] = Whole(DType::kFloat32, {8}, 1);
+  const std::unique_ptr<Storage> from = Saved(state);
+  const std::unique_ptr<Storage> to = NewMemoryStorage("to");
+  const auto refusal = [&](const LayoutOptions& layout) {
+    ConvertOptions options;
+    options.layout = layout;
+    options.dry_run = true;
+    return ConvertAll(*from, *to, options).error();
+  };
+  LayoutOptions layout;
+  layout.placements = {{"model.b", {Replicate{}, Shard{1}}}};
+  EXPECT_EQ(refusal(layout).reason, "CONVERT_LAYOUT");  // no mesh
+  layout.mesh = ProcessMesh::Parse("dp=2,tp=2").value();
+  const Error axis = refusal(layout);
+  EXPECT_EQ(axis.reason, "BAD_AXIS");
+  EXPECT_NE(
+      axis.message.find("the placement rule 'model.b=replicate,shard(1)' for tensor 'model.b'"),
+      std::string::npos)
+      << axis.message;
+  layout.placements[0].placements.pop_back();
+  EXPECT_EQ(refusal(layout).reason, "PLACEMENT_COUNT");
+  layout.placements = {{"nothing", {Replicate{}, Replicate{}}}};
+  EXPECT_EQ(refusal(layout).reason, "UNUSED_RULE");
+  layout.placements.clear();
+  layout.ranks = 2;
+  EXPECT_EQ(refusal(layout).reason, "CONVERT_LAYOUT");
+  layout = {};
+  layout.max_file_bytes = 5;
+  EXPECT_EQ(refusal(layout).reason, "CONVERT_LAYOUT");
+  EXPECT_EQ(ParsePlacements("replicate;shard(0)").error().reason, "BAD_PLACEMENT");
+  EXPECT_EQ(ParsePlacements("shard()").error().reason, "BAD_PLACEMENT");
+  EXPECT_EQ(ToString(ParsePlacements("replicate, shard( -2 )").value()), "replicate,shard(-2)");
+}
+
+std::vector<std::uint16_t> Halves(const Catalog& catalog, Storage& storage, std::string_view key) {
+  const Bytes bytes = ReadTensor(catalog, storage, catalog.Find(key).value());
+  std::vector<std::uint16_t> out(bytes.size() / 2);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+TEST(ConvertTest, RoundsToNearestEvenAndCountsOverflow) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = std::numeric_limits<float>::infinity();
+  StateDict state;
+  state["w"] = FloatTensor({1.00390625F, 1.01171875F, -0.0F, 3.4e38F, -inf, nan, -3.4e38F});
+  state["keep"] = FloatTensor({1.00390625F});
+  state["count"] = Whole(DType::kInt64, {3}, 5);
+  const std::unique_ptr<Storage> from = Saved(state);
+  const std::unique_ptr<Storage> to = NewMemoryStorage("to");
+  ConvertOptions options;
+  options.layout.dtype = DType::kBfloat16;
+  options.layout.dtypes = {{"k*", DType::kFloat32}};
+  const Result<ConvertReport> report = ConvertAll(*from, *to, options);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->digests_cast, 1U);
+  EXPECT_EQ(report->digests_equal, 2U);
+  ASSERT_EQ(report->overflows.size(), 1U);
+  EXPECT_EQ(report->overflows[0].key, "w");
+  EXPECT_EQ(report->overflows[0].from, DType::kFloat32);
+  EXPECT_EQ(report->overflows[0].to, DType::kBfloat16);
+  EXPECT_EQ(report->overflows[0].elements, 2U);
+  const Catalog made = ReadCatalog(*to, 0).value();
+  EXPECT_EQ(made.dtype(made.Find("keep").value()), DType::kFloat32);
+  EXPECT_EQ(made.dtype(made.Find("count").value()), DType::kInt64);
+  std::vector<std::uint16_t> w = Halves(made, *to, "w");
+  EXPECT_EQ(w[5] & 0x7FC0, 0x7FC0);
+  w[5] = 0;
+  EXPECT_EQ(w, (std::vector<std::uint16_t>{0x3F80, 0x3F82, 0x8000, 0x7F80, 0xFF80, 0, 0xFF80}));
+}
+
+TEST(ConvertTest, CountsEachOverflowOnceHoweverTheBuffersLie) {
+  std::vector<float> values(1000003, 0.5F);
+  for (std::size_t i = 0; i < values.size(); i += 7) {
+    values[i] = 1e6F;
+  }
+  StateDict state;
+  state["a"] = FloatTensor({1, 2, 3});
+  state["w"] = FloatTensor(values);
+  const std::unique_ptr<Storage> from = Saved(state);
+  for (const std::string format : {"native", "paddle"}) {
+    for (const int ranks : {1, 3}) {
+      const std::unique_ptr<Storage> to = NewMemoryStorage("to");
+      ConvertOptions options;
+      options.format = format;
+      options.memory_bytes = std::uint64_t{5} << 20;
+      options.layout.ranks = ranks;
+      options.layout.dtypes = {{"w", DType::kFloat16}};
+      const Result<ConvertReport> report = ConvertAll(*from, *to, options);
+      ASSERT_OK(report);
+      ASSERT_EQ(report->overflows.size(), 1U);
+      EXPECT_EQ(report->overflows[0].elements, (values.size() + 6) / 7);
+      const OpenedCheckpoint made = ReadCheckpoint(*to).value();
+      const std::vector<std::uint16_t> w = Halves(made.catalog, *to, "w");
+      ASSERT_EQ(w.size(), values.size());
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        ASSERT_EQ(w[i], i % 7 == 0 ? 0x7C00 : 0x3800) << i;
+      }
+    }
+  }
+}
+
+TEST(ConvertTest, AliasesStayAliasesUnlessTheirDTypesPart) {
+  const std::unique_ptr<Storage> from = SmallCheckpoint();
+  ConvertOptions options;
+  options.layout.dtype = DType::kFloat32;
+  const std::unique_ptr<Storage> together = NewMemoryStorage();
+  ASSERT_OK(ConvertAll(*from, *together, options));
+  const Catalog same = ReadCatalog(*together, 7).value();
+  EXPECT_EQ(same.alias_of(same.Find("model.head").value()), same.Find("model.emb").value());
+  options.layout.dtypes = {{"model.head", DType::kBfloat16}};
+  const std::unique_ptr<Storage> apart = NewMemoryStorage();
+  const Result<ConvertReport> report = ConvertAll(*from, *apart, options);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->aliases, 0U);
+  const Catalog made = ReadCatalog(*apart, 7).value();
+  const TensorId head = made.Find("model.head").value();
+  EXPECT_EQ(made.alias_of(head), head);
+  const Catalog before = ReadCatalog(*from, 7).value();
+  EXPECT_EQ(made.digest(head), before.digest(before.Find("model.head").value()));
+}
+
+TEST(ConvertTest, RefusesDTypeRulesThatCannotBeMeant) {
+  StateDict state;
+  state["n"] = Whole(DType::kInt32, {4}, 1);
+  state["w"] = Whole(DType::kFloat32, {4}, 2);
+  state["q"] = Whole(DType::kFloat4E2m1, {4}, 3);
+  const std::unique_ptr<Storage> from = Saved(state);
+  const std::unique_ptr<Storage> to = NewMemoryStorage("to");
+  const auto convert = [&](std::optional<DType> all, std::vector<DTypeRule> rules) {
+    ConvertOptions options;
+    options.layout.dtype = all;
+    options.layout.dtypes = std::move(rules);
+    options.dry_run = true;
+    return ConvertAll(*from, *to, options);
+  };
+  EXPECT_EQ(convert({}, {{"n", DType::kBfloat16}}).error().reason, "UNUSED_RULE");
+  EXPECT_EQ(convert({}, {{"x*", DType::kBfloat16}}).error().reason, "UNUSED_RULE");
+  EXPECT_EQ(convert({}, {{"w", DType::kFloat16}, {"w", DType::kBfloat16}}).error().reason,
+            "UNUSED_RULE");
+  EXPECT_EQ(convert({}, {{"w", DType::kInt32}}).error().reason, "CAST");
+  EXPECT_EQ(convert(DType::kFloat4E2m1, {}).error().reason, "CAST");
+  const Error packed = convert({}, {{"*", DType::kBfloat16}}).error();
+  EXPECT_EQ(packed.reason, "CAST");
+  EXPECT_NE(packed.message.find("tensor 'q'"), std::string::npos);
+  EXPECT_OK(convert({}, {{"q", DType::kFloat4E2m1}, {"*", DType::kBfloat16}}));
+  EXPECT_OK(convert(DType::kBfloat16, {}));  // leaves n and q as they are
+}
+
+TEST(ConvertTest, DividesWholeTensorsByTheSizeOfFiles) {
+  StateDict state;
+  for (const char* key : {"a", "b", "c", "e"}) {
+    state[key] = Whole(DType::kFloat32, {10}, 1);
+  }
+  const Tensor big = Whole(DType::kFloat32, {100}, 1);
+  state["d"] = big;
+  state["f"] = big;  // the same memory
+  const std::unique_ptr<Storage> from = Saved(state);
+  const Catalog catalog = ReadCatalog(*from, 0).value();
+  const ConvertSelection selection = SelectKeys(catalog, {}, {});
+  LayoutLimits limits;
+  limits.cut_tensors = false;
+  LayoutOptions options;
+  const auto ranks = [&](const ConvertLayout& layout) {
+    std::vector<int> out;
+    for (const TensorId tensor : selection.tensors) {
+      for (int rank = 0; rank < layout.ranks(); ++rank) {
+        if (const auto box = layout.BoxOf(tensor, rank)) {
+          EXPECT_EQ(*box, WholeBox(catalog.shape(tensor)));
+          out.push_back(rank);
+        }
+      }
+    }
+    return out;
+  };
+  const ConvertLayout one = ConvertLayout::Create(catalog, selection, options, limits).value();
+  EXPECT_TRUE(one.whole());
+  EXPECT_EQ(one.ranks(), 1);
+  options.max_file_bytes = 80;
+  const ConvertLayout layout = ConvertLayout::Create(catalog, selection, options, limits).value();
+  EXPECT_EQ(layout.ranks(), 4);
+  EXPECT_EQ(ranks(layout), (std::vector<int>{0, 0, 1, 2, 3, 2}));  // f with d
+  limits.aliases = false;
+  EXPECT_EQ(ranks(ConvertLayout::Create(catalog, selection, options, limits).value()),
+            (std::vector<int>{0, 0, 1, 2, 3, 4}));
+  options.ranks = 2;
+  const Error error = ConvertLayout::Create(catalog, selection, options, limits).error();
+  EXPECT_EQ(error.reason, "CONVERT_LAYOUT");
+  EXPECT_NE(error.message.find("whole"), std::string::npos);
+}
+
+TEST(ConvertTest, FewRanksWriteAtOnceWhenMemoryIsLittle) {
+  const std::unique_ptr<Storage> from = MixedCheckpoint();
+  const std::unique_ptr<Storage> to = NewMemoryStorage("to");
+  ConvertOptions options;
+  options.memory_bytes = std::uint64_t{5} << 20;
+  options.layout.ranks = 40;
+  const Result<ConvertReport> report = ConvertAll(*from, *to, options);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->digests_equal, 120U);
+  ExpectSame(ReadCatalog(*from, 0).value(), *from, ReadCatalog(*to, 0).value(), *to);
+}
+
+TEST(WriteTurnsTest, BoundsTheWritersAndGoesByRank) {
+  WriteTurns turns(2);
+  std::atomic<int> writing = 0;
+  std::atomic<int> most = 0;
+  Mutex mutex;
+  std::vector<int> order;
+  ASSERT_OK(turns.Begin(100, [] {}));
+  ASSERT_OK(turns.Begin(101, [] {}));
+  std::vector<std::thread> threads;
+  std::atomic<int> waiting = 0;
+  for (const int rank : {5, 3, 4, 1, 2}) {
+    threads.emplace_back([&, rank] {
+      ++waiting;
+      ASSERT_OK(turns.Begin(rank, [] {}));
+      most = std::max(most.load(), ++writing);
+      {
+        MutexLock lock(mutex);
+        order.push_back(rank);
+      }
+      --writing;
+      turns.End(OkStatus());
+    });
+  }
+  while (waiting < 5) {
+    std::this_thread::yield();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  turns.End(OkStatus());  // one turn left for all five: strictly by rank
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(most, 1);
+  turns.End(MakeError(ErrorCode::kIo, "NO_SPACE", "full"));
+  EXPECT_EQ(turns.Begin(6, [] {}).error().reason, "NO_SPACE");
 }
 
 TEST(ConvertTest, RefusesTooLittleMemory) {

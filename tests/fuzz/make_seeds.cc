@@ -1,5 +1,5 @@
-// Writes the seeds of the fuzz targets catalog and data_file into CORPUS/catalog and
-// CORPUS/data_file. What fuzzers find later is added by hand beside them.
+// Writes the seeds of the fuzz targets catalog, data_file, safetensors and safetensors_index into
+// the folders of CORPUS. What fuzzers find later is added by hand beside them.
 
 #include <fstream>
 #include <iostream>
@@ -7,6 +7,8 @@
 
 #include "reshard/format/native/catalog_codec.h"
 #include "reshard/format/native/data_file.h"
+#include "reshard/format/safetensors/index.h"
+#include "reshard/format/safetensors/writer.h"
 #include "tests/support/catalog_bytes.h"
 #include "tests/support/document_catalog.h"
 #include "tests/support/golden_v1.h"
@@ -52,6 +54,45 @@ Bytes OptionalSection() {
   return bytes;
 }
 
+Bytes Safetensors() {
+  const Shape shape = {2, 4};
+  const Shape empty = {0};
+  const safetensors::WriteEntry entries[] = {{"layer.w", DType::kFloat32, shape},
+                                             {"f4", DType::kFloat4E2m1, shape},
+                                             {"none", DType::kBool, empty}};
+  Bytes bytes = safetensors::EncodeHeader(entries).value();
+  bytes.resize(bytes.size() + 36, std::byte{1});
+  return bytes;
+}
+
+/// As PyTorch DCP writes it.
+Bytes Sharded() {
+  constexpr std::string_view kJson =
+      R"({"__metadata__":{"format":"pt","DCP_SHARDING_INFO":"{\"a\": {\"saved_offsets\": [0, 2]}}"},)"
+      R"("a":{"dtype":"U8","shape":[1,2],"data_offsets":[0,2]}})";
+  Bytes bytes;
+  AppendLittle(bytes, static_cast<std::uint64_t>(kJson.size()));
+  const ByteSpan text = AsBytes(kJson);
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  bytes.resize(bytes.size() + 2);
+  return bytes;
+}
+
+Bytes SetIndexText(std::string_view more) {
+  std::string text = safetensors::EncodeIndex({{"f-1", "f-2"}, {{"a", 0}, {"b", 1}}, 12});
+  text.insert(1, more);
+  const ByteSpan bytes = AsBytes(text);
+  return {bytes.begin(), bytes.end()};
+}
+
+bool WriteSafetensors(const std::string& corpus) {
+  const std::string file = corpus + "/safetensors/";
+  const std::string index = corpus + "/safetensors_index/";
+  return WriteSeed(file + "tensors", Safetensors()) && WriteSeed(file + "sharded", Sharded()) &&
+         WriteSeed(index + "plain", SetIndexText("")) &&
+         WriteSeed(index + "more", SetIndexText(R"("x": [1, {"y": null}, -1.5, "\u00e9"],)"));
+}
+
 bool WriteSeeds(const std::string& corpus) {
   const std::string catalog = corpus + "/catalog/";
   const std::string data_file = corpus + "/data_file/";
@@ -63,7 +104,7 @@ bool WriteSeeds(const std::string& corpus) {
          WriteSeed(catalog + "index", Index()) &&
          WriteSeed(catalog + "optional_section", OptionalSection()) &&
          WriteSeed(data_file + "golden", GoldenV1::DataFile()) &&
-         WriteSeed(data_file + "long_header", LongHeader());
+         WriteSeed(data_file + "long_header", LongHeader()) && WriteSafetensors(corpus);
 }
 
 }  // namespace

@@ -280,6 +280,47 @@ TEST(PosixDiskTest, MountPointBelowTheDirectoryIsRefused) {
   }
 }
 
+TEST_P(PosixStorageTest, ForeignReadingFollowsTheLastComponentToAPlainFile) {
+  const ScratchFolder blobs;
+  std::ofstream(blobs.path() + "/blob") << "payload";
+  ASSERT_EQ(::symlink((blobs.path() + "/blob").c_str(), PathOf("link").c_str()), 0);
+  ASSERT_EQ(::symlink("link", PathOf("chain").c_str()), 0);
+  ASSERT_EQ(::symlink(blobs.path().c_str(), PathOf("folder").c_str()), 0);
+  ASSERT_EQ(::symlink("nowhere", PathOf("dangling").c_str()), 0);
+  ASSERT_EQ(::symlink("loop", PathOf("loop").c_str()), 0);
+  ASSERT_EQ(::mkfifo((blobs.path() + "/fifo").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink((blobs.path() + "/fifo").c_str(), PathOf("pipe").c_str()), 0);
+  WriteFile("plain", "p");
+  EXPECT_THAT(storage().OpenForeign("link"), FailsWith("NOT_REGULAR"));  // not asked for
+  Reopen({.foreign_names = true});
+  for (const char* name : {"link", "chain"}) {
+    ASSERT_OK_AND_ASSIGN(const auto object, storage().OpenForeign(name));
+    EXPECT_EQ(object->size(), 7U);
+    Bytes bytes(7);
+    ASSERT_OK(object->ReadAtDirect(0, bytes));
+    EXPECT_EQ(AsText(bytes), "payload");
+    EXPECT_THAT(storage().Open(name), FailsWith("NOT_REGULAR"));
+  }
+  EXPECT_OK(storage().OpenForeign("plain"));
+  EXPECT_THAT(storage().OpenForeign("none"), FailsWith("FILE_MISSING"));
+  EXPECT_THAT(storage().OpenForeign("dangling"), FailsWith("FILE_MISSING"));
+  for (const char* name : {"folder", "loop", "pipe", "folder/blob"}) {
+    EXPECT_THAT(storage().OpenForeign(name), FailsWith("NOT_REGULAR")) << name;
+  }
+  EXPECT_THAT(storage().OpenForeign("../x"), FailsWith("BAD_NAME"));
+  ASSERT_OK_AND_ASSIGN(const auto objects, storage().ListForeign());
+  std::vector<std::string> regular;
+  for (const ObjectInfo& object : objects) {
+    if (object.regular) {
+      regular.push_back(object.name + ":" + std::to_string(object.size));
+    }
+  }
+  EXPECT_THAT(regular, ::testing::ElementsAre("chain:7", "link:7", "plain:1"));
+  ASSERT_OK_AND_ASSIGN(const auto all, storage().List());
+  EXPECT_EQ(std::count_if(all.begin(), all.end(), [](const ObjectInfo& o) { return o.regular; }),
+            1);
+}
+
 TEST(PosixPermissionTest, DirectoryWithoutWritePermission) {
   if (::geteuid() == 0) {
     ASSERT_EQ(::seteuid(65534), 0);

@@ -152,7 +152,7 @@ class ConvertCommand final : public Command {
     app.add_option("dst", options_.destination, "Directory of the new one, made when missing")
         ->required();
     app.add_option("--to", options_.format,
-                   "Format to write: native, paddle[:RELEASE] or torch[:RELEASE]")
+                   "Format to write: native, safetensors, paddle[:RELEASE] or torch[:RELEASE]")
         ->type_name("FORMAT")
         ->required();
     AddLayout(app);

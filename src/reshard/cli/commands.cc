@@ -1,5 +1,6 @@
 #include "reshard/cli/command.h"
 #include "reshard/cli/command_convert.h"
+#include "reshard/cli/command_diff.h"
 #include "reshard/cli/command_export.h"
 #include "reshard/cli/command_gc.h"
 #include "reshard/cli/command_index.h"
@@ -15,6 +16,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(NewInfoCommand());
   commands.push_back(NewLsCommand());
   commands.push_back(NewVerifyCommand());
+  commands.push_back(NewDiffCommand());
   commands.push_back(NewExportCommand());
   commands.push_back(NewConvertCommand());
   commands.push_back(NewLatestCommand());

@@ -104,12 +104,11 @@ std::vector<std::string> CheckpointsBelow(const std::string& path) {
 Error NoSnapshot(const std::string& path, const CheckpointList& list) {
   const std::string name = Printable(path);
   if (!list.unknown.empty()) {
-    return {
-        ErrorCode::kUnsupported, "FOREIGN_FORMAT",
-        fmt::format("{}: holds '{}', which belongs to no checkpoint that can be read\nthis "
-                    "version reads native and Paddle checkpoints; if it is one of Paddle's, its "
-                    "metadata is missing: the save did not finish",
-                    name, Printable(list.unknown))};
+    return {ErrorCode::kUnsupported, "FOREIGN_FORMAT",
+            fmt::format("{}: holds '{}', which belongs to no checkpoint that can be read\nthis "
+                        "version reads native, Paddle and safetensors checkpoints; if it is one of "
+                        "Paddle's, its metadata is missing: the save did not finish",
+                        name, Printable(list.unknown))};
   }
   const std::vector<std::string> below = CheckpointsBelow(path);
   if (!below.empty()) {

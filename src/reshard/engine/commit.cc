@@ -17,6 +17,9 @@ std::optional<Bytes> TryRead(Storage& storage, std::string_view name) {
   return bytes.ok() ? std::optional(std::move(*bytes)) : std::nullopt;
 }
 
+/// Where an older record of this name waits.
+std::string PutAwayName(const CommitRecord& record) { return record.temp_name + ".old"; }
+
 }  // namespace
 
 Committer::Committer(Storage& storage, const SaveFormat& format, bool overwrite,
@@ -48,11 +51,9 @@ Status Committer::Publish(const std::vector<CommitRecord>& records,
                           const std::vector<std::string>& files, std::vector<std::string>& stale) {
   RESHARD_TRY(WriteSides(records));
   const CommitRecord& main = records.back();
-  RESHARD_TRY(claim_->WriteAt(0, main.bytes));
-  claim_may_stay_ = true;
-  RESHARD_TRY(claim_->Finish(main.bytes.size()));
+  RESHARD_TRY(WriteMain(main));
   RESHARD_TRY(storage_.SyncNames());
-  RESHARD_TRY(PublishSides());
+  RESHARD_TRY(main.written_at ? PutOldSidesAway() : PublishSides());
   Result<Published> published = storage_.Publish(
       main.temp_name, main.name, overwrite_ ? PublishMode::kReplace : PublishMode::kNew);
   if (!published.ok()) {
@@ -63,12 +64,49 @@ Status Committer::Publish(const std::vector<CommitRecord>& records,
     return Unknown(synced.error().message);
   }
   RemoveStaleFiles(storage_, format_, id_, stale, beat_);  // what other storages' records list
-  if (published->replaced) {
+  if (main.written_at) {
+    EndWritten(main);
+  } else if (published->replaced) {
     RemoveReplaced(main, files, stale);
   } else {
     RemoveReplacedSides();
   }
   return OkStatus();
+}
+
+/// A record that a rank wrote is there already; the claim stays empty.
+Status Committer::WriteMain(const CommitRecord& main) {
+  if (main.written_at) {
+    return OkStatus();
+  }
+  RESHARD_TRY(claim_->WriteAt(0, main.bytes));
+  claim_may_stay_ = true;
+  return claim_->Finish(main.bytes.size());
+}
+
+/// They wait under another name for what becomes of this save.
+Status Committer::PutOldSidesAway() {
+  for (Side& side : sides_) {
+    side.put_away = true;
+    Status moved = storage_.Rename(side.record.name, PutAwayName(side.record));
+    if (!moved.ok() && moved.error().code != ErrorCode::kNotFound) {
+      return moved;
+    }
+  }
+  return sides_.empty() ? OkStatus() : storage_.SyncNames();
+}
+
+/// After the commit of a record that a rank wrote: the records beside it, and what was exchanged
+/// for it. Failures here lose nothing but checksums.
+void Committer::EndWritten(const CommitRecord& main) {
+  static_cast<void>(PublishSides().ok());
+  for (const Side& side : sides_) {
+    static_cast<void>(storage_.Remove(side.record.temp_name).ok());
+    static_cast<void>(storage_.Remove(PutAwayName(side.record)).ok());
+  }
+  static_cast<void>(storage_.Remove(main.temp_name).ok());
+  claim_.reset();  // unfinished: it goes
+  static_cast<void>(storage_.SyncNames().ok());
 }
 
 Status Committer::WriteSides(const std::vector<CommitRecord>& records) {
@@ -176,7 +214,9 @@ void Committer::TakeBack(Side& side) {
     return;
   }
   const CommitRecord& record = side.record;
-  if (TryRead(storage_, record.name) == record.bytes) {
+  if (side.put_away) {
+    static_cast<void>(storage_.Rename(PutAwayName(record), record.name).ok());
+  } else if (TryRead(storage_, record.name) == record.bytes) {
     const std::optional<Bytes> before = TryRead(storage_, record.temp_name);
     if (before && before != record.bytes) {
       static_cast<void>(

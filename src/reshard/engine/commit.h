@@ -4,7 +4,9 @@
 // what it replaced; ranks with disks of their own remove what they have of that.
 //
 // Order: every record durable, all names durable, the records beside the commit record published,
-// durable, the commit record published, durable; only then is anything removed.
+// durable, the commit record published, durable; only then is anything removed. Where a data file
+// is the commit record itself, an index of an older one must not stand beside it even for a moment:
+// it goes before, and the new one comes after (a crash in between costs the checksums only).
 
 #include <cstdint>
 #include <functional>
@@ -50,10 +52,14 @@ class Committer {
     std::unique_ptr<WritableObject> object;
     bool may_stay = false;  // Finish was called
     bool replaced = false;  // the temporary name holds what it was exchanged for
+    bool put_away = false;  // what stood under its name may wait under another
   };
 
   Status WriteSides(const std::vector<CommitRecord>& records);
   Status PublishSides();
+  Status WriteMain(const CommitRecord& main);
+  Status PutOldSidesAway();
+  void EndWritten(const CommitRecord& main);
   Status PublishFailed(Error error, const CommitRecord& record);
   Status Unknown(std::string_view why) const;
   void RemoveReplaced(const CommitRecord& main, const std::vector<std::string>& files,

@@ -63,7 +63,8 @@ Result<std::unique_ptr<ReadableObject>> OpenDataFile(Storage& storage, const Cat
   const FileEntry& entry = catalog.files()[file];
   const bool foreign = catalog.info().kind == CatalogKind::kIndex;
   const std::string place = PlaceOf(storage, entry.name);
-  Result<std::unique_ptr<ReadableObject>> opened = storage.Open(entry.name);
+  Result<std::unique_ptr<ReadableObject>> opened =
+      foreign ? storage.OpenForeign(entry.name) : storage.Open(entry.name);
   if (!opened.ok() && opened.error().code == ErrorCode::kNotFound) {
     opened.error().message += "; load another snapshot, or restore it from a copy";
   }

@@ -14,16 +14,29 @@
 #include "reshard/codec/crc64.h"
 #include "reshard/engine/snapshot.h"
 #include "reshard/format/native/catalog_codec.h"
+#include "reshard/format/native/names.h"
 #include "reshard/format/paddle/format.h"
+#include "reshard/format/safetensors/format.h"
+#include "reshard/format/safetensors/names.h"
+#include "reshard/format/torch/saved_format.h"
 
 namespace reshard {
 namespace {
 
 constexpr std::string_view kIndexSuffix = ".reshard";
 constexpr std::size_t kProbeBytes = 4096;
-constexpr std::uint64_t kHeadBytes = 65536;
 constexpr std::size_t kMostThreads = 8;
 constexpr std::size_t kMostNamedKeys = 3;
+
+/// Whether the name is that of one of several data files, which alone are no checkpoint.
+bool IsLeftover(std::string_view name) {
+  return native::ParseName(name) || safetensors::ParsePartName(name);
+}
+
+/// Whether the storage is a view of that one file.
+bool IsNamedAlone(const Storage& storage, const std::string& name) {
+  return PlaceOf(storage, name) == storage.description();
+}
 
 /// The single file of a directory (its index apart), by content.
 Result<std::vector<ForeignRef>> FindByContent(Storage& storage,
@@ -31,10 +44,11 @@ Result<std::vector<ForeignRef>> FindByContent(Storage& storage,
   std::vector<std::string> files;
   std::copy_if(names.begin(), names.end(), std::back_inserter(files),
                [](const std::string& name) { return !name.ends_with(kIndexSuffix); });
-  if (files.size() != 1) {
+  // What a save that did not finish left is no checkpoint, unless the user names that very file.
+  if (files.size() != 1 || (IsLeftover(files[0]) && !IsNamedAlone(storage, files[0]))) {
     return std::vector<ForeignRef>();
   }
-  Result<std::unique_ptr<ReadableObject>> object = storage.Open(files[0]);
+  Result<std::unique_ptr<ReadableObject>> object = storage.OpenForeign(files[0]);
   if (!object.ok()) {
     if (object.error().code == ErrorCode::kIo) {
       return tl::unexpected<Error>(std::move(object).error());
@@ -125,7 +139,8 @@ Result<Catalog> DecodeIndex(Storage& storage, const ForeignRef& ref, ByteSpan by
 }  // namespace
 
 std::span<const ForeignFormat* const> ForeignFormats() {
-  static const std::array<const ForeignFormat*, 1> formats = {&paddle::Format()};
+  static const std::array<const ForeignFormat*, 3> formats = {
+      &paddle::Format(), &safetensors::Format(), &torch::SavedFormat()};
   return formats;
 }
 
@@ -139,7 +154,7 @@ const ForeignFormat& FormatOf(const ForeignRef& ref) {
 }
 
 Result<std::vector<ForeignRef>> FindForeign(Storage& storage) {
-  RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage.List());
+  RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage.ListForeign());
   std::vector<std::string> names;
   for (const ObjectInfo& object : objects) {
     if (object.regular) {
@@ -159,11 +174,12 @@ Result<Fingerprint> MetadataFingerprint(Storage& storage, const ForeignRef& ref,
                                         const Catalog& catalog) {
   Fingerprint out{0, Crc64({})};
   for (const std::string& name : MetadataNames(ref)) {
-    RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object, storage.Open(name));
+    RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object, storage.OpenForeign(name));
     const bool in_data = std::any_of(catalog.files().begin(), catalog.files().end(),
                                      [&name](const FileEntry& file) { return file.name == name; });
     out.size += object->size();
-    const std::uint64_t end = in_data ? std::min(kHeadBytes, object->size()) : object->size();
+    const std::uint64_t end =
+        in_data ? std::min(kFingerprintHeadBytes, object->size()) : object->size();
     Bytes buffer(std::min<std::uint64_t>(std::uint64_t{1} << 20, end));
     for (std::uint64_t at = 0; at < end;) {
       const std::uint64_t size = std::min<std::uint64_t>(buffer.size(), end - at);
@@ -199,7 +215,7 @@ Result<ForeignIndex> ReadIndex(Storage& storage, const ForeignRef& ref) {
     out.notes.push_back(Ignored(name, catalog.error().message));
     return out;
   }
-  RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage.List());
+  RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage.ListForeign());
   out.catalog = WithoutStaleDigests(std::move(*catalog), objects, out.notes);
   return out;
 }
@@ -209,7 +225,7 @@ Result<std::unique_ptr<ForeignMetadata>> ReadForeignMetadata(Storage& storage,
   std::vector<std::unique_ptr<ReadableObject>> objects;
   std::vector<ByteSource*> sources;
   for (const std::string& name : MetadataNames(ref)) {
-    RESHARD_TRY_ASSIGN(objects.emplace_back(), storage.Open(name));
+    RESHARD_TRY_ASSIGN(objects.emplace_back(), storage.OpenForeign(name));
     sources.push_back(objects.back().get());
   }
   Result<std::unique_ptr<ForeignMetadata>> metadata = FormatOf(ref).ReadMetadata(ref, sources);
@@ -227,7 +243,7 @@ ExaminedFile ExamineFile(Storage& storage, const ForeignFormat& format, const st
     out.found = tl::unexpected<Error>(std::move(status).error());
     return out;
   }
-  Result<std::unique_ptr<ReadableObject>> object = storage.Open(name);
+  Result<std::unique_ptr<ReadableObject>> object = storage.OpenForeign(name);
   if (!object.ok()) {
     out.found = tl::unexpected<Error>(std::move(object).error());
     return out;

@@ -34,8 +34,11 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
+/// What of a metadata file that is a data file too counts for its fingerprint.
+inline constexpr std::uint64_t kFingerprintHeadBytes = 65536;
+
 /// Of the metadata files of `ref`, read in bounded memory; where one is a data file of `catalog`
-/// too, its size and the checksum of its first 64 KiB. Errors: those of Open and
+/// too, its size and the checksum of its first kFingerprintHeadBytes. Errors: those of Open and
 /// ReadAt.
 Result<Fingerprint> MetadataFingerprint(Storage& storage, const ForeignRef& ref,
                                         const Catalog& catalog);

@@ -24,18 +24,15 @@ tl::unexpected<Error> ChangedMeanwhile(const std::string& name) {
 }
 
 Result<std::int64_t> ModifiedTime(Storage& storage, const std::string& name) {
-  RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object, storage.Open(name));
+  RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object, storage.OpenForeign(name));
   return object->mtime_ns();
 }
 
-/// The data files are those that were examined.
+/// The data files are those that were examined. (They need not be in the directory's listing.)
 Status CheckUnchanged(Storage& storage, const Catalog& catalog) {
-  RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage.List());
   for (const FileEntry& file : catalog.files()) {
-    const auto at = std::lower_bound(
-        objects.begin(), objects.end(), file.name,
-        [](const ObjectInfo& object, const std::string& name) { return object.name < name; });
-    if (at == objects.end() || at->name != file.name || at->mtime_ns != file.mtime_ns) {
+    const Result<std::int64_t> written = ModifiedTime(storage, file.name);
+    if (!written.ok() || *written != file.mtime_ns) {
       return ChangedMeanwhile(file.name);
     }
   }

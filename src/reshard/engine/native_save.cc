@@ -147,8 +147,11 @@ Result<std::unique_ptr<SaveFormat>> FindSaveFormat(std::string_view name) {
   if (format == "torch") {
     return TorchSaveFormat(release);
   }
+  if (format == "safetensors" && !release) {
+    return SafetensorsSaveFormat();
+  }
   return MakeError(ErrorCode::kInvalidArgument, "BAD_FORMAT",
-                   fmt::format("'{}' is no format to save in; choose native, paddle, "
+                   fmt::format("'{}' is no format to save in; choose native, safetensors, paddle, "
                                "paddle:RELEASE, torch or torch:RELEASE",
                                name));
 }

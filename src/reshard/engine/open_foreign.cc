@@ -87,7 +87,7 @@ class Opening {
       return OkStatus();
     }
     Bytes sees(files_.size());
-    if (const Result<std::vector<ObjectInfo>> objects = storage_.List(); objects.ok()) {
+    if (const Result<std::vector<ObjectInfo>> objects = storage_.ListForeign(); objects.ok()) {
       std::set<std::string_view> names;
       for (const ObjectInfo& object : *objects) {
         names.insert(object.name);

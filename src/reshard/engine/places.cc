@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "reshard/storage/directories.h"
-#include "reshard/storage/posix_storage.h"
+#include "reshard/storage/posix_path.h"
 
 namespace reshard {
 namespace {
@@ -116,7 +116,7 @@ Result<Places> FindPlaces(const std::string& root) {
   for (const std::string& name : below) {
     places.paths.push_back(name.empty() ? clean : Join(clean, name));
   }
-  places.open = [](const std::string& path) { return OpenPosixStorage(path); };
+  places.open = [](const std::string& path) { return OpenPosixPath(path); };
   places.remove_if_empty = [clean](const std::string& path) {
     return path == clean ? OkStatus() : RemoveDirectoryIfEmpty(path);
   };

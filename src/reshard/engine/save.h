@@ -45,7 +45,8 @@ class SavePlanCache {
 /// Choices of Save; all ranks must pass the same format, skip_unsupported, unique_id,
 /// coordinator_rank and overwrite. Of the rest the coordinator's `plan` and `plan_cache` count.
 struct SaveOptions {
-  /// "native"; "paddle", which Paddle 3.2 and later load; "paddle:RELEASE", which that release of
+  /// "native"; "safetensors": one file of one rank, else one per rank and Hugging Face's index, and
+  /// no ids; "paddle", which Paddle 3.2 and later load; "paddle:RELEASE", which that release of
   /// Paddle loads (2.6 to 3.1 load one form, 3.2 and later the other).
   std::string format = "native";
   /// Leave out what the format cannot hold, instead of failing; the result says what that was.

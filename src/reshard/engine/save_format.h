@@ -47,6 +47,9 @@ struct CommitRecord {
   std::string temp_name;
   std::string name;
   Bytes bytes;
+  /// Set when a rank wrote the file already, under temp_name: its modification time. Only of the
+  /// commit record, which then has no bytes here and stands under a name other than ClaimName.
+  std::optional<std::int64_t> written_at = {};
 };
 
 /// The outcome of all ranks' writing, for the commit.
@@ -111,8 +114,8 @@ class SaveFormat {
   /// What stands beside the commit record; may be nothing.
   virtual std::vector<std::string> SideNames(std::uint64_t unique_id) const = 0;
 
-  /// What to publish, in this order; the last is the commit record, under ClaimName. Errors: of the
-  /// format; that of `outcome.inspect`.
+  /// What to publish, in this order; the last is the commit record, under ClaimName unless a rank
+  /// wrote it. Errors: of the format; that of `outcome.inspect`.
   virtual Result<std::vector<CommitRecord>> MakeRecords(const SaveOutcome& outcome) const = 0;
 
   /// Errors: kNotFound NO_SNAPSHOT; kIo.
@@ -132,8 +135,8 @@ class SaveFormat {
   virtual bool IsOlderFile(std::string_view name, const SaveId& id) const = 0;
 };
 
-/// "native", "paddle", "paddle:3.1", "torch", "torch:2.13". Errors: kInvalidArgument BAD_FORMAT,
-/// BAD_RELEASE.
+/// "native", "paddle", "paddle:3.1", "torch", "torch:2.13", "safetensors". Errors: kInvalidArgument
+/// BAD_FORMAT, BAD_RELEASE.
 Result<std::unique_ptr<SaveFormat>> FindSaveFormat(std::string_view name);
 
 std::unique_ptr<SaveFormat> NativeSaveFormat();
@@ -143,5 +146,7 @@ Result<std::unique_ptr<SaveFormat>> PaddleSaveFormat(std::optional<std::string_v
 
 /// PyTorch DCP. Nothing for the newest release. Errors: kInvalidArgument BAD_RELEASE.
 Result<std::unique_ptr<SaveFormat>> TorchSaveFormat(std::optional<std::string_view> release);
+
+std::unique_ptr<SaveFormat> SafetensorsSaveFormat();
 
 }  // namespace reshard

@@ -49,7 +49,7 @@ class Verifier {
       : storage_(storage), options_(options), pool_(NumThreads(options)) {}
 
   Result<VerifyReport> Run() {
-    RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage_.List());
+    RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage_.ListForeign());
     RESHARD_TRY_ASSIGN(const CheckpointList list, ListCheckpoints(storage_));
     RESHARD_TRY(CheckIds(list));
     for (std::size_t i = 0; i < list.ids.size(); ++i) {

@@ -206,6 +206,54 @@ Result<UniqueFd> PosixDirectory::OpenRegular(const std::string& name, int flags,
   return fd;
 }
 
+UniqueFd PosixDirectory::OpenFolderOf(const std::string& name, std::string& last) const {
+  const std::size_t slash = name.rfind('/');
+  last = slash == std::string::npos ? name : name.substr(slash + 1);
+  return slash == std::string::npos
+             ? UniqueFd(::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC))
+             : OpenBeneath(name.substr(0, slash), O_RDONLY | O_DIRECTORY);
+}
+
+bool PosixDirectory::IsLink(const std::string& name) const {
+  std::string last;
+  const UniqueFd folder = OpenFolderOf(name, last);
+  struct stat info = {};
+  return folder.valid() && ::fstatat(folder.get(), last.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+         S_ISLNK(info.st_mode);
+}
+
+Result<UniqueFd> PosixDirectory::OpenTarget(const std::string& name, struct stat& info) const {
+  std::string last;
+  const UniqueFd folder = OpenFolderOf(name, last);
+  // The target is looked at before it is opened: opening a device can do things.
+  if (!folder.valid() || ::fstatat(folder.get(), last.c_str(), &info, 0) != 0) {
+    if (errno == ENOENT) {
+      return MakeError(ErrorCode::kNotFound, "FILE_MISSING",
+                       fmt::format("{}/{}: a link whose target is missing; was it removed from the "
+                                   "cache that the link leads to?",
+                                   path_, name));
+    }
+    if (errno != ELOOP && errno != ENOTDIR) {
+      return Failure(errno, "OPEN", name, "follow the link");
+    }
+    info.st_mode = 0;
+  }
+  UniqueFd fd;
+  if (S_ISREG(info.st_mode)) {
+    fd = UniqueFd(
+        ::openat(folder.get(), last.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+    if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
+      return Failure(errno, "OPEN", name, "open what the link leads to");
+    }
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return MakeError(
+        ErrorCode::kCorruption, "NOT_REGULAR",
+        fmt::format("{}/{}: a link that leads to no plain file: refused", path_, name));
+  }
+  return fd;
+}
+
 bool PosixDirectory::Exists(const std::string& name) const {
   struct stat info = {};
   return ::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;

@@ -68,6 +68,13 @@ class PosixDirectory {
   /// Opens an existing plain file and describes it in `info`. Errors as Storage::Open.
   Result<UniqueFd> OpenRegular(const std::string& name, int flags, struct stat& info) const;
 
+  /// Whether the last component of an existing name is a symlink.
+  bool IsLink(const std::string& name) const;
+
+  /// Opens for reading the plain file that the link `name` leads to, anywhere. No other component
+  /// may be a link. Errors as Storage::Open.
+  Result<UniqueFd> OpenTarget(const std::string& name, struct stat& info) const;
+
   /// Renames to a name that must not exist; 0 or errno (EEXIST: the target exists).
   int RenameNew(const std::string& from, const std::string& to) const;
 
@@ -83,6 +90,7 @@ class PosixDirectory {
                                 std::string_view action) const;
 
  private:
+  UniqueFd OpenFolderOf(const std::string& name, std::string& last) const;
   UniqueFd OpenByComponents(const std::string& name, int flags, mode_t mode) const;
   int ExchangeByLinks(const std::string& from, const std::string& to) const;
   int RenameNewByLinks(const std::string& from, const std::string& to) const;
@@ -103,8 +111,9 @@ class DirectDescriptor {
  public:
   /// The descriptor, or -1 where direct I/O does not work. `flags` is O_RDONLY or O_WRONLY;
   /// `expected` the file that `name` must still be.
+  /// `open_fd`: a descriptor of it, or -1.
   int Get(const PosixDirectory& directory, const std::string& name, int flags,
-          const struct stat& expected);
+          const struct stat& expected, int open_fd = -1);
 
   /// Stops its use, after the file system refused a transfer.
   void Disable() { disabled_ = true; }

@@ -67,7 +67,7 @@ class PosixReadable final : public ReadableObject {
 
 int PosixReadable::DescriptorFor(std::uint64_t offset, MutableByteSpan out, bool direct) {
   if (direct && IsAligned(out.data(), offset, out.size())) {
-    const int fd = direct_.Get(*directory_, name_, O_RDONLY, info_);
+    const int fd = direct_.Get(*directory_, name_, O_RDONLY, info_, fd_.get());
     return fd >= 0 ? fd : fd_.get();
   }
   return fd_.get();
@@ -301,12 +301,16 @@ void PosixWritable::RemoveOwnFile() const {
 }  // namespace
 
 int DirectDescriptor::Get(const PosixDirectory& directory, const std::string& name, int flags,
-                          const struct stat& expected) {
+                          const struct stat& expected, int open_fd) {
   if (disabled_) {
     return -1;
   }
   std::call_once(once_, [&] {
     fd_ = directory.OpenBeneath(name, flags | O_DIRECT);
+    if (!fd_.valid() && open_fd >= 0) {  // opened through a link: the same file, whatever its name
+      fd_ = UniqueFd(::open(fmt::format("/proc/self/fd/{}", open_fd).c_str(),
+                            flags | O_DIRECT | O_CLOEXEC | O_NONBLOCK));
+    }
     struct stat info = {};
     if (!fd_.valid() || ::fstat(fd_.get(), &info) != 0 || !SameFile(info, expected)) {
       disabled_ = true;

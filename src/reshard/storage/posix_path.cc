@@ -22,14 +22,17 @@ class FileView final : public Storage {
   const std::string& description() const override { return description_; }
 
   Result<std::vector<ObjectInfo>> List() override {
-    RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> all, directory_->List());
-    std::vector<ObjectInfo> own;
-    for (const ObjectInfo& object : all) {
-      if (object.name.starts_with(name_)) {
-        own.push_back(object);
-      }
-    }
-    return own;
+    RESHARD_TRY_ASSIGN(std::vector<ObjectInfo> all, directory_->List());
+    return OwnOf(std::move(all));
+  }
+
+  Result<std::vector<ObjectInfo>> ListForeign() override {
+    RESHARD_TRY_ASSIGN(std::vector<ObjectInfo> all, directory_->ListForeign());
+    return OwnOf(std::move(all));
+  }
+
+  Result<std::unique_ptr<ReadableObject>> OpenForeign(std::string_view name) override {
+    return directory_->OpenForeign(name);
   }
 
   Result<std::unique_ptr<ReadableObject>> Open(std::string_view name) override {
@@ -60,6 +63,13 @@ class FileView final : public Storage {
   std::uint64_t Identity() const override { return directory_->Identity(); }
 
  private:
+  std::vector<ObjectInfo> OwnOf(std::vector<ObjectInfo> objects) const {
+    std::erase_if(objects, [this](const ObjectInfo& object) {
+      return object.name != name_ && !object.name.starts_with(name_ + ".reshard");
+    });
+    return objects;
+  }
+
   std::unique_ptr<Storage> directory_;
   std::string name_;
   std::string description_;

@@ -21,8 +21,8 @@ struct PathArgument {
 PathArgument ParsePath(const std::string& text);
 
 /// Opens a directory for reading, foreign names allowed, or, when `path` is a plain file, a view of
-/// its directory that shows only the names that begin with the file's: the file, and what lies
-/// beside it under longer names (its index). Errors: those of OpenPosixStorage.
+/// its directory that shows only the file and its index (".reshard" behind its name). Errors: those
+/// of OpenPosixStorage.
 Result<std::unique_ptr<Storage>> OpenPosixPath(const std::string& path);
 
 }  // namespace reshard

@@ -87,6 +87,8 @@ class PosixStorage final : public Storage {
 
   Result<std::vector<ObjectInfo>> List() override;
   Result<std::unique_ptr<ReadableObject>> Open(std::string_view name) override;
+  Result<std::vector<ObjectInfo>> ListForeign() override;
+  Result<std::unique_ptr<ReadableObject>> OpenForeign(std::string_view name) override;
   Result<std::unique_ptr<WritableObject>> Create(std::string_view name,
                                                  const CreateOptions& options) override;
   Result<Published> Publish(std::string_view from, std::string_view to, PublishMode mode) override;
@@ -141,6 +143,29 @@ Result<std::unique_ptr<ReadableObject>> PosixStorage::Open(std::string_view name
   struct stat info = {};
   std::string text(name);
   RESHARD_TRY_ASSIGN(UniqueFd fd, directory_->OpenRegular(text, O_RDONLY, info));
+  return NewPosixReadable(directory_, std::move(text), std::move(fd), info);
+}
+
+Result<std::vector<ObjectInfo>> PosixStorage::ListForeign() {
+  RESHARD_TRY_ASSIGN(std::vector<ObjectInfo> out, List());
+  for (ObjectInfo& object : out) {
+    struct stat info = {};
+    if (!object.regular && directory_->options().foreign_names &&
+        ::fstatat(directory_->fd(), object.name.c_str(), &info, 0) == 0 && S_ISREG(info.st_mode)) {
+      object = {object.name, static_cast<std::uint64_t>(info.st_size), ModifiedNs(info), true};
+    }
+  }
+  return out;
+}
+
+Result<std::unique_ptr<ReadableObject>> PosixStorage::OpenForeign(std::string_view name) {
+  RESHARD_TRY(directory_->CheckReadable(name));
+  std::string text(name);
+  if (!directory_->options().foreign_names || !directory_->IsLink(text)) {
+    return Open(name);
+  }
+  struct stat info = {};
+  RESHARD_TRY_ASSIGN(UniqueFd fd, directory_->OpenTarget(text, info));
   return NewPosixReadable(directory_, std::move(text), std::move(fd), info);
 }
 

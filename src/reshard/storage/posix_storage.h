@@ -11,10 +11,12 @@ namespace reshard {
 
 /// Choices of OpenPosixStorage.
 struct PosixStorageOptions {
-  bool create = false;         ///< Make the directory (and parents), synced, when it is missing.
-  bool direct_io = true;       ///< Use O_DIRECT for aligned writes where the file system has it.
-  bool strict_links = false;   ///< Refuse files with more than one hard link.
-  bool foreign_names = false;  ///< Names follow CheckForeignName; '/' for reading only.
+  bool create = false;        ///< Make the directory (and parents), synced, when it is missing.
+  bool direct_io = true;      ///< Use O_DIRECT for aligned writes where the file system has it.
+  bool strict_links = false;  ///< Refuse files with more than one hard link.
+  /// Names follow CheckForeignName ('/' for reading only), and ListForeign and OpenForeign follow
+  /// links.
+  bool foreign_names = false;
   /// Use openat2 and the flags of renameat2 where the kernel and the file system have them. False
   /// runs the fallbacks (openat per component, hard links, a lock on `reshard.lock`), as old
   /// kernels, strict sandboxes and NFS do anyway.

@@ -122,6 +122,17 @@ class Storage {
   /// never followed, never blocks); kInvalidArgument BAD_NAME; kIo OPEN.
   virtual Result<std::unique_ptr<ReadableObject>> Open(std::string_view name) = 0;
 
+  /// As List, for reading a foreign checkpoint that the user named: where the storage allows it
+  /// (POSIX with foreign_names), a symlink to a plain file is listed as that file.
+  virtual Result<std::vector<ObjectInfo>> ListForeign() { return List(); }
+
+  /// As Open, for the same purpose: a symlink as the last component is followed to a plain file,
+  /// wherever that is. (All files of a Hugging Face cache are links into a folder of blobs.) Never
+  /// for native files, our own index or anything that is written.
+  virtual Result<std::unique_ptr<ReadableObject>> OpenForeign(std::string_view name) {
+    return Open(name);
+  }
+
   /// Creates exclusively. Errors: kAlreadyExists FILE_EXISTS (also for a symlink of that name), kIo
   /// CREATE, NO_SPACE, READ_ONLY, BAD_NAME.
   virtual Result<std::unique_ptr<WritableObject>> Create(std::string_view name,

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -77,8 +78,65 @@ class ConvertTest(CommandTest):
         self.assertEqual(answer.code, 0)
         self.assertEqual(self.run_reshard("info", "--json", "/other").json()["ids"], [0, 3])
 
-    def make_large(self):
-        subprocess.run([MAKE_CHECKPOINT, self.dir / "large", "0", "0", "384"], check=True)
+    def test_a_mesh_with_placements(self):
+        self.make("run")
+        answer = self.run_reshard("convert", "/run", "/out", "--to", "native", "--mesh", "dp=2,tp=3", "--exclude", "rng",
+                                  "--placement", "model.w=replicate,shard(1)")
+        self.assertEqual((answer.code, answer.err), (0, ""))
+        self.assertIn("as native of 6 ranks; 6 digests equal to the source's", answer.out)
+        tensors = self.run_reshard("ls", "--json", "/out").json()["tensors"]
+        chunks = {tensor["key"]: [chunk["extent"] for chunk in tensor["chunks"]] for tensor in tensors}
+        self.assertEqual(chunks["model.w"], [[300, 342], [300, 342], [300, 340]])
+        self.assertEqual(chunks["model.emb"], [[11, 32]] * 5 + [[9, 32]])
+        refuse = lambda *a: self.assert_usage_error("convert", "/run", "/new", "--to", "native", "--exclude", "rng", *a)
+        self.assertIn("--mesh: ", refuse("--mesh", "dp=0").err)
+        self.assertIn("both a mesh and", refuse("--mesh", "dp=2", "--ranks", "2").err)
+        self.assertIn("name its axes", refuse("--placement", "*=replicate").last_line)
+        self.assertIn("such as replicate,shard(1)", refuse("--mesh", "dp=2", "--placement", "*=split(1)").last_line)
+        self.assertIn("names no keys", refuse("--mesh", "dp=2", "--placement", "replicate").err)
+        self.assertIn("for each axis", refuse("--mesh", "dp=2", "--placement", "*=replicate,replicate").last_line)
+        self.assertIn("tensor 'model.bias'", refuse("--mesh", "dp=2", "--placement", "*=shard(1)").err)
+        self.assertIn("'model.W=replicate' decides nothing",
+                      refuse("--mesh", "dp=2", "--placement", "model.W=replicate").err)
+        self.assertIn("number of ranks instead", refuse("--max-file-size", "1M").last_line)
+
+    def test_other_dtypes(self):
+        self.make("run")
+        answer = self.run_reshard("convert", "/run", "/out", "--to", "native", "--dtype", "float8_e4m3fn",
+                                  "--dtype", "model.bias=float32")
+        self.assertEqual(answer.code, 0)
+        self.assertIn("1 digest equal to the source's, 5 new with the dtype", answer.out)
+        self.assertRegex(answer.err, r"warning: 'model.w': \d+ values of float32 too large for float8_e4m3fn, now infinity or NaN")
+        tensors = self.run_reshard("ls", "--json", "/out").json()["tensors"]
+        self.assertEqual({tensor["key"]: tensor["dtype"] for tensor in tensors},
+                         {"model.bias": "float32", "model.emb": "float8_e4m3fn", "model.head": "float8_e4m3fn",
+                          "model.none": "float8_e4m3fn", "model.w": "float8_e4m3fn", "opt.step": "int64"})
+        report = self.run_reshard("convert", "--json", "/run", "/out2", "--to", "native", "--dtype", "model.w=float16").json()
+        self.assertEqual((report["digests_equal"], report["digests_cast"]), (5, 1))
+        ((overflow),) = report["overflows"]
+        self.assertEqual((overflow["key"], overflow["from"], overflow["to"]), ("model.w", "float32", "float16"))
+        self.assertEqual(self.run_reshard("verify", "/out2").code, 0)
+        self.assertEqual(self.run_reshard("info", "--json", "/out2").json()["aliases"], 1)
+        refuse = lambda *a: self.assert_usage_error("convert", "/run", "/new", "--to", "native", *a)
+        self.assertIn("--dtype: ", refuse("--dtype", "bf17").err)
+        self.assertIn("twice", refuse("--dtype", "float16", "--dtype", "float32").err)
+        self.assertIn("floating-point type", refuse("--dtype", "int8").last_line)
+        self.assertIn("'opt.*=float16' decides nothing", refuse("--dtype", "opt.*=float16").err)
+        dry = self.run_reshard("convert", "--dry-run", "/run", "/new", "--to", "native", "--dtype", "float32")
+        self.assertIn("1.18 MiB", dry.out)
+
+    def make_large(self, mib=384):
+        subprocess.run([MAKE_CHECKPOINT, self.dir / "large", "0", "0", str(mib)], check=True)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer takes address space")
+    def test_a_limit_of_the_address_space_is_enough(self):
+        self.make_large(1024)
+        limit = 640 << 20
+        done = subprocess.run([RESHARD, "convert", self.dir / "large", self.dir / "new", "--to", "native"],
+                              capture_output=True, text=True,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("32 digests equal", done.stdout)
 
     @unittest.skipIf(SANITIZED, "resident memory is not measured under a sanitizer")
     def test_memory_stays_within_the_bound(self):

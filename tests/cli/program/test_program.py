@@ -4,7 +4,7 @@ import subprocess
 
 from harness import RESHARD, CommandTest
 
-COMMANDS = ["info", "ls", "verify", "export", "convert", "latest", "gc"]
+COMMANDS = ["info", "ls", "verify", "diff", "export", "convert", "latest", "gc"]
 
 
 class ProgramTest(CommandTest):

@@ -10,7 +10,7 @@
 
 #include "reshard/catalog/cbor.h"
 #include "reshard/format/paddle/assemble_internal.h"
-#include "reshard/format/paddle/text_index_internal.h"
+#include "reshard/format/text_index_internal.h"
 
 namespace reshard::paddle {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "reshard/base/checked.h"
 #include "reshard/format/paddle/metadata_pickle_internal.h"
-#include "reshard/format/paddle/text_index_internal.h"
 #include "reshard/format/pickle/machine.h"
+#include "reshard/format/text_index_internal.h"
 
 namespace reshard::paddle {
 namespace {

@@ -37,6 +37,9 @@ inline constexpr std::uint32_t kMaxDepth = 200;
 /// Longest text that is kept in the document; a longer one is left in the source.
 inline constexpr std::uint64_t kMaxInlineText = 65536;
 
+/// Numbers from here on are those of names outside the closed list (ParseOptions::keep_unknown).
+inline constexpr std::uint16_t kFirstUnknown = 0x8000;
+
 /// What a node is.
 enum class Kind : std::uint8_t {
   kNone,
@@ -78,6 +81,9 @@ class Document {
   /// kGlobal: the number that the caller's table gives it.
   std::uint16_t global(NodeId node) const;
 
+  /// "module.name" of a number from kFirstUnknown on.
+  std::string_view UnknownName(std::uint16_t number) const;
+
   /// kObject.
   std::uint16_t callable(NodeId node) const;                ///< Number of the called global.
   NodeId args(NodeId node) const;                           ///< A tuple.
@@ -118,6 +124,7 @@ class Document {
   std::string text_;
   std::vector<NodeId> items_;
   std::vector<Run> object_items_;
+  std::vector<std::string> unknown_;  // names outside the closed list
 };
 
 // Called for every node of large documents.
@@ -168,6 +175,11 @@ inline NodeId Document::args(NodeId node) const {
 inline NodeId Document::state(NodeId node) const {
   RESHARD_CHECK(kind(node) == Kind::kObject);
   return static_cast<NodeId>(nodes_[node].value);
+}
+
+inline std::string_view Document::UnknownName(std::uint16_t number) const {
+  RESHARD_CHECK(number >= kFirstUnknown && number < kFirstUnknown + unknown_.size());
+  return unknown_[number - kFirstUnknown];
 }
 
 inline std::uint64_t Document::offset(NodeId node) const { return nodes_[node].offset; }

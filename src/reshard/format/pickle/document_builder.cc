@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -48,7 +49,7 @@ NodeId DocumentBuilder::Int(std::int64_t value, std::uint64_t offset) {
   if (small) {
     const auto index = static_cast<std::size_t>(value);
     if (index >= small_ints_.size()) {
-      small_ints_.resize(index < 1024 ? 1024 : kSmallInts, kNoNode);
+      small_ints_.resize(std::max<std::size_t>(1024, std::bit_ceil(index + 1)), kNoNode);
     }
     if (small_ints_[index] != kNoNode) {
       return small_ints_[index];
@@ -80,6 +81,20 @@ NodeId DocumentBuilder::Global(std::uint16_t number, std::uint8_t uses, std::uin
   At(node).number = number;
   At(node).value = uses;
   return node;
+}
+
+Result<NodeId> DocumentBuilder::Unknown(std::string_view name, std::uint64_t offset) {
+  if (!IsUtf8(name) || name.find('\0') != std::string_view::npos) {
+    return Bad(kBadString, offset, "a name is not valid UTF-8, or contains NUL");
+  }
+  if (document_.unknown_.size() >= kFirstUnknown) {
+    return Bad(kLimit, offset, fmt::format("more than {} names", kFirstUnknown));
+  }
+  const auto number = static_cast<std::uint16_t>(kFirstUnknown + document_.unknown_.size());
+  document_.unknown_.emplace_back(name);
+  unknown_memory_ += 2 * (name.size() + 128);  // here and in the machine
+  return Global(
+      number, kReduce | kNewObject | kBuild | kDictLike | kListLike | kRawText | kAnything, offset);
 }
 
 Result<NodeId> DocumentBuilder::Text(std::string_view text, std::uint64_t offset,
@@ -223,6 +238,9 @@ Result<NodeId> DocumentBuilder::Object(NodeId callable, NodeId args, GlobalUse u
   At(node).flags = ((uses & kBuild) != 0 ? kMayBuild : 0) |
                    ((uses & kDictLike) != 0 ? kDictItems | kUnhashable : 0) |
                    ((uses & kListLike) != 0 ? kListItems | kUnhashable : 0);
+  if ((uses & kAnything) != 0) {
+    At(node).flags = kMayBuild | kDictItems | kListItems | kAnyItems;
+  }
   At(node).height = static_cast<std::uint8_t>(At(args).height + 1);
   At(args).flags |= kHasParent;
   if (At(node).height > kMaxDepth) {
@@ -290,7 +308,7 @@ Status DocumentBuilder::SetState(NodeId target, NodeId state, std::uint64_t offs
 std::uint64_t DocumentBuilder::memory() const {
   return document_.nodes_.size() * sizeof(Node) + document_.text_.size() +
          document_.items_.size() * sizeof(NodeId) + document_.object_items_.size() * sizeof(Run) +
-         run_memory_;
+         run_memory_ + unknown_memory_;
 }
 
 }  // namespace reshard::pickle

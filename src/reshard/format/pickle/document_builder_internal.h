@@ -33,6 +33,10 @@ class DocumentBuilder {
   /// The caller makes one node per name.
   NodeId Global(std::uint16_t number, std::uint8_t uses, std::uint64_t offset);
 
+  /// A name that is in no list. The caller makes one node per name. Errors: kCorruption BAD_STRING,
+  /// LIMIT.
+  Result<NodeId> Unknown(std::string_view name, std::uint64_t offset);
+
   /// A text that is kept, `head` bytes after `offset`; one with NULs stays in the source.
   /// Errors: kCorruption BAD_STRING.
   Result<NodeId> Text(std::string_view text, std::uint64_t offset, std::uint64_t head);
@@ -85,6 +89,7 @@ class DocumentBuilder {
     kMayBuild = 8,    // objects: BUILD may set the state,
     kDictItems = 16,  // ...it takes keys and values,
     kListItems = 32,  // ...or elements
+    kAnyItems = 64,   // of a name that nothing is known of
   };
 
   Node& At(NodeId node) { return document_.nodes_[node]; }
@@ -105,6 +110,7 @@ class DocumentBuilder {
   NodeId bools_[2] = {kNoNode, kNoNode};
   NodeId empty_tuple_ = kNoNode;
   std::vector<NodeId> small_ints_;
+  std::uint64_t unknown_memory_ = 0;
   bool flagged_ = false;
 };
 

@@ -191,7 +191,8 @@ Status DocumentBuilder::CheckUniqueKeys() const {
   for (NodeId node = 0; node < document_.nodes_.size(); ++node) {
     if (kind(node) == Kind::kDict) {
       RESHARD_TRY(CheckUniqueKeys(document_.items(node)));
-    } else if (kind(node) == Kind::kObject && (document_.nodes_[node].flags & kDictItems) != 0) {
+    } else if (kind(node) == Kind::kObject &&
+               (document_.nodes_[node].flags & (kDictItems | kAnyItems)) == kDictItems) {
       RESHARD_TRY(CheckUniqueKeys(document_.object_items(node)));
     }
   }

@@ -103,6 +103,7 @@ class Machine {
   Result<std::string> Line();
   Status StackGlobal();
   Status Resolve(std::string_view module, std::string_view name);
+  Status Unknown(std::string_view module, std::string_view name);
   Status TupleOf(std::size_t count);
   Status TupleFromMark(Kind kind);
   Status Call(GlobalUse use);
@@ -145,9 +146,10 @@ class Machine {
   std::vector<std::uint64_t> marks_;  // stack sizes
   Memo memo_;
   std::vector<NodeId> global_nodes_;  // by place in options_.globals
-  std::uint64_t at_ = 0;              // offset of the current opcode
-  std::uint64_t frame_end_ = 0;       // 0: outside any frame
-  std::uint64_t next_check_ = 0;      // bytes taken when the budget is looked at again
+  std::unordered_map<std::string, NodeId> unknown_nodes_;
+  std::uint64_t at_ = 0;          // offset of the current opcode
+  std::uint64_t frame_end_ = 0;   // 0: outside any frame
+  std::uint64_t next_check_ = 0;  // bytes taken when the budget is looked at again
   int protocol_ = 0;
   bool stopped_ = false;
 };
@@ -295,10 +297,22 @@ Status Machine::Resolve(std::string_view module, std::string_view name) {
       return PushNode(global_nodes_[i]);
     }
   }
+  if (options_.keep_unknown) {
+    return Unknown(module, name);
+  }
   return MakeError(ErrorCode::kUnsupported, kGlobalNotAllowed,
                    fmt::format("byte {}: the pickle names '{}.{}', which is not among the names "
                                "that this format needs; nothing of it was run",
                                at_, Shown(module), Shown(name)));
+}
+
+Status Machine::Unknown(std::string_view module, std::string_view name) {
+  const std::string whole = fmt::format("{}.{}", module, name);
+  const auto [found, is_new] = unknown_nodes_.try_emplace(whole, kNoNode);
+  if (is_new) {
+    RESHARD_TRY_ASSIGN(found->second, builder_.Unknown(whole, at_));
+  }
+  return PushNode(found->second);
 }
 
 Status Machine::TupleOf(std::size_t count) {

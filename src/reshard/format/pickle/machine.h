@@ -44,6 +44,7 @@ enum GlobalUse : std::uint8_t {
   kDictLike = 8,   ///< name() is a dict: SETITEM(S) may fill it (OrderedDict).
   kListLike = 16,  ///< name() takes APPEND(S).
   kRawText = 32,   ///< name(text, x): the text may hold NULs, because it stands for bytes.
+  kAnything = 64,  ///< Nothing is known of it: all of the above, and hashable.
 };
 
 /// An entry of the closed list. Names are compared whole: no dots, no wildcards.
@@ -61,6 +62,9 @@ inline constexpr std::uint64_t kMemoryPerByte = 8;
 struct ParseOptions {
   std::span<const GlobalRule> globals = {};
   bool persistent_ids = false;  ///< Allow BINPERSID with a tuple.
+  /// Keep names outside the closed list as nodes (Document::UnknownName), and what is called with
+  /// them as objects that take a state, keys and elements, instead of refusing them.
+  bool keep_unknown = false;
   /// Where the pickle begins and how far it may go (0: to the end of the source). It must end
   /// exactly there.
   std::uint64_t begin = 0;

@@ -9,6 +9,7 @@
 #include "reshard/base/utf8.h"
 #include "reshard/format/pickle/emitter.h"
 #include "reshard/format/release_internal.h"
+#include "reshard/format/torch/tensor_pickle.h"
 #include "reshard/format/torch/zip_writer_internal.h"
 #include "reshard/tensor/box.h"
 
@@ -24,45 +25,13 @@ constexpr int kFloat8E8m0Release = 207;
 /// Python fills its containers in such batches too; a reader's stack stays small.
 constexpr std::size_t kBatch = 1000;
 
-/// torch's class of a typed storage; nothing for dtypes that have none, and lie in untyped ones.
-std::string_view StorageClass(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-      return "BoolStorage";
-    case DType::kUint8:
-      return "ByteStorage";
-    case DType::kInt8:
-      return "CharStorage";
-    case DType::kInt16:
-      return "ShortStorage";
-    case DType::kInt32:
-      return "IntStorage";
-    case DType::kInt64:
-      return "LongStorage";
-    case DType::kFloat16:
-      return "HalfStorage";
-    case DType::kBfloat16:
-      return "BFloat16Storage";
-    case DType::kFloat32:
-      return "FloatStorage";
-    case DType::kFloat64:
-      return "DoubleStorage";
-    case DType::kComplex64:
-      return "ComplexFloatStorage";
-    case DType::kComplex128:
-      return "ComplexDoubleStorage";
-    default:
-      return {};
-  }
-}
-
 class RecordPickle {
  public:
   explicit RecordPickle(Bytes& out) : emit_(out, kProtocol) {}
 
   /// _rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict()), or _v3 with the dtype.
   void Tensor(DType dtype, std::span<const std::uint64_t> shape) {
-    const std::string_view storage = StorageClass(dtype);
+    const std::string_view storage = StorageClassOf(dtype);
     const bool typed = !storage.empty();
     emit_.Global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
     emit_.Mark();

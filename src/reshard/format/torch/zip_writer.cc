@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <limits>
 
 #include "reshard/base/check.h"
 #include "reshard/format/torch/zip_writer_internal.h"
+#include "reshard/format/zip/crc32.h"
 
 namespace reshard::torch {
 namespace {
@@ -21,28 +21,6 @@ constexpr std::uint16_t kFirstDate = 0x21;  // 1980-01-01
 constexpr std::uint16_t kExtra64 = 1;
 constexpr std::uint32_t kElsewhere = 0xFFFFFFFF;  // in a field of 64 bits
 constexpr std::uint64_t kEnd64Rest = 44;          // bytes of that record after its size
-
-constexpr std::array<std::uint32_t, 256> MakeCrcTable() {
-  std::array<std::uint32_t, 256> table = {};
-  for (std::uint32_t i = 0; i < table.size(); ++i) {
-    std::uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) {
-      value = value >> 1 ^ ((value & 1) != 0 ? 0xEDB88320 : 0);
-    }
-    table[i] = value;
-  }
-  return table;
-}
-
-/// CRC-32 as in ISO 3309; only for what is small.
-std::uint32_t Crc32(ByteSpan bytes) {
-  static constexpr std::array<std::uint32_t, 256> kTable = MakeCrcTable();
-  std::uint32_t value = 0xFFFFFFFF;
-  for (const std::byte byte : bytes) {
-    value = value >> 8 ^ kTable[(value ^ std::to_integer<std::uint32_t>(byte)) & 0xFF];
-  }
-  return ~value;
-}
 
 bool IsLarge(std::uint64_t number) { return number >= kElsewhere; }
 
@@ -95,7 +73,7 @@ void ZipWriter::LocalHeader(std::string_view name, std::uint64_t size, std::uint
 
 void ZipWriter::Add(std::string_view name, ByteSpan payload) {
   RESHARD_CHECK(!IsLarge(payload.size()));
-  LocalHeader(name, payload.size(), Crc32(payload));
+  LocalHeader(name, payload.size(), zip::Crc32(payload));
   out_.insert(out_.end(), payload.begin(), payload.end());
 }
 

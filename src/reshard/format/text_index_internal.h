@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace reshard::paddle {
+namespace reshard {
 
 /// A map from distinct texts, which must outlive it, to numbers. Add all, Sort, then Find.
 class TextIndex {
@@ -49,4 +49,4 @@ class TextIndex {
   std::vector<Row> rows_;
 };
 
-}  // namespace reshard::paddle
+}  // namespace reshard
