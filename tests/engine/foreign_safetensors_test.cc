@@ -64,6 +64,7 @@ struct SmallTensor {
 
 Bytes FileOf(const std::vector<SmallTensor>& tensors) {
   std::vector<safetensors::WriteEntry> entries;
+  entries.reserve(tensors.size());
   for (const SmallTensor& tensor : tensors) {
     entries.push_back({tensor.name, DType::kUint8, tensor.shape});
   }
@@ -118,6 +119,7 @@ OpenedCheckpoint OpenAll(Storage& storage) {
 
 std::vector<std::string> KeysOf(const Catalog& catalog) {
   std::vector<std::string> keys;
+  keys.reserve(catalog.num_tensors());
   for (TensorId t = 0; t < catalog.num_tensors(); ++t) {
     keys.emplace_back(catalog.key(t));
   }
@@ -404,6 +406,7 @@ TEST_F(CacheTest, LinksThatLeadToNoPlainFile) {
                                                                   {"loop", "NOT_REGULAR"},
                                                                   {"device", "NOT_REGULAR"}};
   std::vector<std::pair<std::string, std::string>> entries;
+  entries.reserve(links.size() + 1);
   for (const auto& [name, reason] : links) {
     entries.emplace_back(name, name + ".safetensors");
   }

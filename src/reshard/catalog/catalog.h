@@ -61,6 +61,8 @@ enum class FileEncoding : std::uint8_t {
   /// A pickle that holds arrays as text (protocol 2, `_codecs.encode(text, 'latin1')`): chunks
   /// point into its decoded arrays, one after the other in the file's order.
   kPickleText = 1,
+  /// zstd frames back to back: chunks point into their contents, one after the other.
+  kZstdRecords = 2,
 };
 
 /// Facts about the whole checkpoint.

@@ -9,7 +9,7 @@ namespace reshard::cli {
 namespace {
 
 /// The usual 8 MiB are for programs that recurse without bound.
-constexpr std::size_t kStackBytes = std::size_t{1} << 20;
+constexpr std::size_t kStackBytes = std::size_t{512} << 10;
 
 }  // namespace
 

@@ -32,6 +32,8 @@ constexpr std::uint64_t kGoodWriterBlocks = 9;  // what a writer should have bef
 constexpr std::size_t kWriters = 4;  // of all ranks together, if there are not more ranks
 constexpr std::size_t kLeastCachedBlocks = 16;
 constexpr std::size_t kCachedBlocksPerWriter = 32;  // ranks share blocks, but are not in step
+constexpr std::uint64_t kMostCachedBlocks = 512;
+constexpr std::uint64_t kMostAtOnce = 32;  // ranks; each takes a thread and its stack as well
 constexpr std::size_t kMostFaults = 8;
 
 /// How the memory is divided.
@@ -56,13 +58,13 @@ Result<Budget> DivideMemory(std::uint64_t memory_bytes, const ConvertLayout& lay
   const std::uint64_t good = std::max<std::uint64_t>(
       1, (memory_bytes / kBlockBytes - kLeastCachedBlocks) / 2 / kGoodWriterBlocks);
   Budget out;
-  const std::uint64_t at_once =
-      std::min({ranks, good, layout.whole() ? kWriters : std::uint64_t{ranks}});
+  const std::uint64_t at_once = std::min({ranks, good, layout.whole() ? kWriters : kMostAtOnce});
   out.at_once = static_cast<int>(at_once);
   out.threads = std::max<std::uint64_t>(1, std::min<std::uint64_t>(kWriters, good) / at_once);
   const std::uint64_t writers = at_once * out.threads;
-  out.cached_blocks = std::clamp<std::uint64_t>(memory_bytes / 2 / kBlockBytes, kLeastCachedBlocks,
-                                                writers * kCachedBlocksPerWriter);
+  out.cached_blocks =
+      std::clamp<std::uint64_t>(memory_bytes / 2 / kBlockBytes, kLeastCachedBlocks,
+                                std::min(kMostCachedBlocks, writers * kCachedBlocksPerWriter));
   const std::uint64_t share =
       (memory_bytes - out.cached_blocks * kBlockBytes) / writers / kBlockBytes * kBlockBytes;
   if (layout.casts()) {

@@ -11,6 +11,7 @@
 #include "reshard/engine/snapshot.h"
 #include "reshard/format/native/data_file.h"
 #include "reshard/format/paddle/data_file.h"
+#include "reshard/format/torch/zstd_records.h"
 
 namespace reshard {
 namespace {
@@ -18,9 +19,14 @@ namespace {
 /// A file whose bytes are decoded as they are read.
 class DecodedObject final : public ReadableObject {
  public:
-  static Result<std::unique_ptr<ReadableObject>> Open(std::unique_ptr<ReadableObject> file) {
+  static Result<std::unique_ptr<ReadableObject>> Open(std::unique_ptr<ReadableObject> file,
+                                                      const FileEntry& entry) {
     auto out = std::make_unique<DecodedObject>(std::move(file));
-    RESHARD_TRY_ASSIGN(out->decoded_, paddle::DecodePickleText(*out->file_));
+    if (entry.encoding == FileEncoding::kPickleText) {
+      RESHARD_TRY_ASSIGN(out->decoded_, paddle::DecodePickleText(*out->file_));
+    } else {
+      RESHARD_TRY_ASSIGN(out->decoded_, torch::ZstdRecords::Open(*out->file_, entry.size));
+    }
     return std::unique_ptr<ReadableObject>(std::move(out));
   }
 
@@ -69,8 +75,8 @@ Result<std::unique_ptr<ReadableObject>> OpenDataFile(Storage& storage, const Cat
     opened.error().message += "; load another snapshot, or restore it from a copy";
   }
   RESHARD_TRY_ASSIGN(std::unique_ptr<ReadableObject> object, std::move(opened));
-  if (entry.encoding == FileEncoding::kPickleText) {
-    RESHARD_TRY_ASSIGN(object, DecodedObject::Open(std::move(object)));
+  if (entry.encoding != FileEncoding::kRaw) {
+    RESHARD_TRY_ASSIGN(object, DecodedObject::Open(std::move(object), entry));
   }
   if (object->size() != entry.size) {
     return MakeError(

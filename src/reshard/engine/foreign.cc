@@ -18,6 +18,7 @@
 #include "reshard/format/paddle/format.h"
 #include "reshard/format/safetensors/format.h"
 #include "reshard/format/safetensors/names.h"
+#include "reshard/format/torch/format.h"
 #include "reshard/format/torch/saved_format.h"
 
 namespace reshard {
@@ -139,8 +140,8 @@ Result<Catalog> DecodeIndex(Storage& storage, const ForeignRef& ref, ByteSpan by
 }  // namespace
 
 std::span<const ForeignFormat* const> ForeignFormats() {
-  static const std::array<const ForeignFormat*, 3> formats = {
-      &paddle::Format(), &safetensors::Format(), &torch::SavedFormat()};
+  static const std::array<const ForeignFormat*, 4> formats = {
+      &torch::DcpFormat(), &paddle::Format(), &safetensors::Format(), &torch::SavedFormat()};
   return formats;
 }
 

@@ -85,7 +85,8 @@ std::optional<std::string> WhyNot(const TensorDescription& tensor) {
              : std::nullopt;
 }
 
-std::vector<std::uint64_t> NoTensors(const SavePlan& plan) {
+/// The tensors that have none.
+std::vector<std::uint64_t> WithoutElements(const SavePlan& plan) {
   std::vector<std::uint64_t> out;
   for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
     if (NumElements(plan.tensors[t].shape) == 0) {
@@ -97,8 +98,10 @@ std::vector<std::uint64_t> NoTensors(const SavePlan& plan) {
 
 /// A file of the tensors without elements: no rank's file has them when there are several.
 Result<Bytes> EmptyTensors(const SavePlan& plan) {
+  const std::vector<std::uint64_t> tensors = WithoutElements(plan);
   std::vector<safetensors::WriteEntry> entries;
-  for (const std::uint64_t t : NoTensors(plan)) {
+  entries.reserve(tensors.size());
+  for (const std::uint64_t t : tensors) {
     entries.push_back({plan.tensors[t].key, plan.tensors[t].dtype, plan.tensors[t].shape});
   }
   return safetensors::EncodeHeader(entries);
@@ -277,7 +280,7 @@ Result<std::vector<CommitRecord>> SafetensorsSave::MakeRecords(const SaveOutcome
   std::vector<CommitRecord> records;
   const std::string empties =
       safetensors::PartFileName({std::string(kModel), 0, outcome.info.world_size, id.attempt});
-  if (!NoTensors(outcome.plan).empty()) {
+  if (!WithoutElements(outcome.plan).empty()) {
     RESHARD_TRY_ASSIGN(Bytes bytes, EmptyTensors(outcome.plan));
     records.push_back(
         {TempName(TempKind::kData, id.attempt), empties, std::move(bytes), std::nullopt});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <system_error>
 
 #include "reshard/base/mutex.h"
 #include "reshard/catalog/description.h"
@@ -414,13 +415,25 @@ class SaveSession {
 
   Status WriteInTurn(const PayloadOptions& payload) {
     if (options_.turns == nullptr) {
-      return files_->Write(payload);
+      return WriteGuarded(payload);
     }
     RESHARD_TRY(options_.turns->Begin(group_.rank(), [this] { group_.Beat(); }));
-    Status written = files_->Write(payload);
+    Status written = WriteGuarded(payload);
     // After a stray file all ranks try again.
     options_.turns->End(files_->met_stray() ? OkStatus() : written);
     return written;
+  }
+
+  /// Writers are threads, which the system may refuse.
+  Status WriteGuarded(const PayloadOptions& payload) {
+    try {
+      return files_->Write(payload);
+    } catch (const std::system_error& error) {
+      return MakeError(ErrorCode::kUnavailable, "NO_THREADS",
+                       fmt::format("no thread to write with: {}; let fewer ranks write at once, or "
+                                   "raise the limits of threads and address space",
+                                   error.what()));
+    }
   }
 
   /// Progress of the payload: the callback, and a sign of life to the others.

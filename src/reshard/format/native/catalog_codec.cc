@@ -46,7 +46,7 @@ constexpr std::size_t kIndexNumbers = 6;  // of an index: the foreign metadata t
 constexpr std::size_t kFileNumbers = 6;
 constexpr std::uint64_t kHasBlocksFlag = 1;
 constexpr std::uint32_t kEncodingShift = 8;
-constexpr auto kLastEncoding = static_cast<std::uint64_t>(FileEncoding::kPickleText);
+constexpr auto kLastEncoding = static_cast<std::uint64_t>(FileEncoding::kZstdRecords);
 
 /// The columns that are stored as they are. `Visit(id, column)` for each, by increasing id from 5.
 template <typename Columns, typename Visit>
