@@ -5,9 +5,9 @@
 #        peers.sh --list     the names that the tests use
 #
 # They are kept in $RESHARD_PEERS (default: ${XDG_CACHE_HOME:-$HOME/.cache}/reshard-peers), outside
-# any checkout: 0.6 to 0.9 GB each, torch with what it needs for GPUs 5.5 GB, so remove the folder
-# to have the space back. $RESHARD_PYTHON is
-# the Python that they are made with (default: /usr/bin/python3).
+# any checkout: 0.6 to 0.9 GB each, torch with its libraries for GPUs 5.5 GB, so remove the folder to
+# have the space back. $RESHARD_PYTHON is the Python that they are made with (default:
+# /usr/bin/python3).
 # Exit status: 0 done; 1 failed, with pip's words; 2 usage; 3 PyPI does not answer.
 set -eu
 
