@@ -48,7 +48,7 @@ test: | build-dir ## Builds and runs every test
 	$(call build_release,-DRESHARD_BUILD_TESTS=ON $(PCH))
 	$(call run_ctest,)
 
-test-peers: | build-dir ## Tests against every real release of other frameworks (downloads 4 GB once)
+test-peers: | build-dir ## Tests against every real release of other frameworks (downloads 10 GB once)
 	@tools/install_deps.sh build test
 	$(call build_release,-DRESHARD_BUILD_TESTS=ON)
 	$(call run_ctest,-C Peers -L peers)

@@ -5,13 +5,14 @@
 #        peers.sh --list     the names that the tests use
 #
 # They are kept in $RESHARD_PEERS (default: ${XDG_CACHE_HOME:-$HOME/.cache}/reshard-peers), outside
-# any checkout: 0.6 to 0.9 GB each, so remove the folder to have the space back. $RESHARD_PYTHON is
-# the Python that they are made with (default: /usr/bin/python3).
+# any checkout: 0.6 to 0.9 GB each, torch with its libraries for GPUs 5.5 GB, so remove the folder to
+# have the space back. $RESHARD_PYTHON is the Python that they are made with (default:
+# /usr/bin/python3).
 # Exit status: 0 done; 1 failed, with pip's words; 2 usage; 3 PyPI does not answer.
 set -eu
 
 names=(paddle-2.6.2 paddle-3.0.0 paddle-3.1.1 paddle-3.2.2 paddle-3.3.1
-       safetensors-0.8.0)
+       torch-2.6.0 torch-2.13.0 torch-2.14.1 safetensors-0.8.0)
 home=${RESHARD_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/reshard-peers}
 python=${RESHARD_PYTHON:-/usr/bin/python3}
 

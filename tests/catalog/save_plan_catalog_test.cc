@@ -192,11 +192,11 @@ TEST(MakeCatalogTest, ARankMayHaveSeveralFiles) {
       {"0_0.distcp", 100, 0, 0, {2}, {whole.digest_parts[0]}, 0, 7, {0}, {50}}};
   const CatalogInfo info = {.kind = CatalogKind::kIndex, .format = "paddle"};
   ASSERT_OK_AND_ASSIGN(const Catalog catalog,
-                       MakeCatalog(info, plan, reports, {}, ranks.global_ranks));
+                       MakeCatalog(info, plan, reports, {}, ranks.global_ranks, false));
   ASSERT_EQ(catalog.files().size(), 2U);
   EXPECT_EQ(catalog.files()[0].name, "0_0.distcp");
   EXPECT_EQ(catalog.files()[0].mtime_ns, 7);
-  EXPECT_EQ(catalog.num_tensors(), 2U) << "an index has no empty tensors";
+  EXPECT_EQ(catalog.num_tensors(), 2U) << "without empty tensors";
   const TensorId w = catalog.Find("w").value();
   EXPECT_EQ(catalog.chunk(w, 0).file, 1U);
   EXPECT_EQ(catalog.chunk(w, 0).byte_offset, 200U);

@@ -3,13 +3,13 @@
 
 Usage: paddle_golden_test.py REPO_ROOT
 """
-import itertools
 import pathlib
 import pickle
 import pickletools
 import sys
 
-MASK = (1 << 64) - 1
+from golden_pattern import elements
+
 NAME_TABLE = "StructuredToParameterName@@"
 TENSORS = {  # key: (path, dtype, numpy code, bytes per element, shape, salt)
     "model.bf16": (("model", "bf16"), "bfloat16", "u2", 2, (6, 2), 3),
@@ -71,24 +71,10 @@ def read(path, names):
     return value
 
 
-def pattern(salt, at):
-    x = ((at >> 3) + salt * 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    x ^= x >> 31
-    return (x >> ((at & 7) * 8)) & 255
-
-
 def check_array(array, key, offset, shape):
     _, _, code, size, whole, salt = TENSORS[key]
     assert array.shape == shape and array.dtype.code == code, key
-    wanted = bytearray()
-    for index in itertools.product(*map(range, shape)):
-        at = 0
-        for axis, i in enumerate(index):
-            at = at * whole[axis] + offset[axis] + i
-        wanted += bytes(pattern(salt, at * size + b) for b in range(size))
-    assert array.data == wanted, key
+    assert array.data == elements(whole, size, salt, offset, shape), key
 
 
 def check(folder, metadata_name, module):

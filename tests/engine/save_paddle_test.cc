@@ -1,21 +1,14 @@
-// Saving in Paddle's format: what is written, what is refused, and that a crash leaves the old or
-// the new checkpoint.
+// Saving in Paddle's format: what is written and what is refused. Crashes:
+// save_foreign_fault_test.cc.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
-
-#include "reshard/codec/crc64.h"
-#include "reshard/engine/foreign.h"
 #include "reshard/engine/verify.h"
-#include "reshard/format/native/catalog_codec.h"
 #include "reshard/format/paddle/metadata.h"
 #include "reshard/format/paddle/names.h"
-#include "reshard/storage/fault_storage.h"
-#include "tests/support/states.h"
+#include "tests/support/foreign_saves.h"
+#include "tests/support/golden_file.h"
 
 namespace reshard::testing {
 namespace {
@@ -25,103 +18,21 @@ using ::testing::HasSubstr;
 
 const std::string kMetadata = paddle::MetadataName(0);
 const std::string kIndex = paddle::IndexName(0);
+const ForeignRef kRef = {"paddle", kMetadata, 0};
 
-SaveOptions PaddleOptions(bool overwrite = false) {
-  SaveOptions options;
-  options.format = "paddle";
-  options.overwrite = overwrite;
-  options.threads = 1;
-  return options;
-}
-
-/// One tensor cut by rows, one by columns into two boxes per rank, one that all have.
-StateDict StateOf(std::uint64_t salt, int rank, int size) {
-  const Shape columns = {6, 40};
-  StateDict state;
-  const Shape rows = {23, 8};
-  state["model"]["rows"] =
-      PatternTensor(DType::kFloat32, rows, {CutBox(rows, 0, rank, size)}, salt + 1);
-  state["model"]["columns"] = PatternTensor(
-      DType::kBfloat16, columns,
-      {CutBox(columns, 1, rank, 2 * size), CutBox(columns, 1, rank + size, 2 * size)}, salt + 2);
-  state["opt"]["same"] = PatternTensor(DType::kInt64, {31}, {WholeBox(Shape{31})}, salt + 3);
-  state["step"] = PatternTensor(DType::kUint8, {}, {WholeBox(Shape{})}, salt + 4);
-  return state;
-}
-
-/// The result of rank 0; all have one outcome.
-Result<SaveResult> SaveOn(int ranks, Storage& storage, std::uint64_t salt,
-                          const SaveOptions& options = PaddleOptions()) {
-  auto results = OnRanks(ranks, [&](ProcessGroup& group) {
-    return Save(StateOf(salt, group.rank(), ranks), storage, group, options);
-  });
-  ExpectOneOutcome(results);
-  return std::move(results[0]);
-}
-
-/// Saves `state` on one rank.
-Result<SaveResult> SaveOne(const StateDict& state, Storage& storage, const SaveOptions& options) {
-  const auto group = SingleProcessGroup();
-  return Save(state, storage, *group, options);
-}
-
-Catalog IndexOf(Storage& storage) {
-  auto index = ReadIndex(storage, {"paddle", kMetadata, 0});
-  EXPECT_OK(index);
-  EXPECT_TRUE(index->catalog.has_value()) << "no index that fits";
-  return std::move(*index->catalog);
-}
-
-/// Checks every element of a tensor against its pattern, by the index.
-void CheckTensor(Storage& storage, const Catalog& catalog, std::string_view key,
-                 std::uint64_t salt) {
-  const TensorId t = catalog.Find(key).value();
-  const auto shape = catalog.shape(t);
-  Tensor whole = TargetTensor(catalog.dtype(t), Shape(shape.begin(), shape.end()), {});
-  for (std::size_t c = 0; c < catalog.num_chunks(t); ++c) {
-    const Chunk chunk = catalog.chunk(t, c);
-    whole.shards.push_back(AllocateShard(whole.dtype, chunk.box.ToBox()));
-    const Bytes file = ReadObject(storage, catalog.files()[chunk.file].name);
-    std::copy_n(file.begin() + static_cast<std::ptrdiff_t>(chunk.byte_offset),
-                catalog.chunk_bytes(t, c), whole.shards.back().view.data);
-  }
-  EXPECT_EQ(CountWrong(whole, salt), 0U) << key;
-  EXPECT_OK(catalog.CheckCoverage(t));
-  Tensor dense =
-      PatternTensor(whole.dtype, whole.global_shape, {WholeBox(whole.global_shape)}, salt);
-  EXPECT_EQ(catalog.digest(t), Crc64({dense.shards[0].view.data, catalog.num_bytes(t)})) << key;
-}
-
-void CheckAll(Storage& storage, std::uint64_t salt) {
-  const Catalog catalog = IndexOf(storage);
-  CheckTensor(storage, catalog, "model.rows", salt + 1);
-  CheckTensor(storage, catalog, "model.columns", salt + 2);
-  CheckTensor(storage, catalog, "opt.same", salt + 3);
-  CheckTensor(storage, catalog, "step", salt + 4);
-  for (std::uint32_t f = 0; f < catalog.files().size(); ++f) {
-    const FileEntry& file = catalog.files()[f];
-    const Bytes bytes = ReadObject(storage, file.name);
-    EXPECT_EQ(file.size, bytes.size());
-    EXPECT_EQ(file.payload_offset, 0U);
-    for (std::uint64_t b = 0; b < file.num_blocks(); ++b) {
-      const ByteRange range = file.Block(b);
-      EXPECT_EQ(catalog.BlockChecksum(f, b),
-                Crc64(ByteSpan(bytes).subspan(range.offset, range.size)));
-    }
-  }
-}
+SaveOptions PaddleOptions(bool overwrite = false) { return ForeignOptionsOf("paddle", overwrite); }
 
 TEST(SavePaddleTest, EveryByteIsWhereTheIndexSays) {
   for (const int ranks : {1, 2, 3, 4}) {
     SCOPED_TRACE(ranks);
     const auto storage = NewMemoryStorage();
-    const auto results = SaveOn(ranks, *storage, 100);
+    const auto results = SaveOn(ranks, *storage, 100, PaddleOptions());
     ASSERT_OK(results);
     EXPECT_EQ(results->unique_id, 0U);
     EXPECT_EQ(results->attempt, 0U);
     EXPECT_EQ(results->file_name, "0_0.distcp");
-    CheckAll(*storage, 100);
-    const Catalog catalog = IndexOf(*storage);
+    CheckAll(*storage, kRef, 100);
+    const Catalog catalog = IndexOf(*storage, kRef);
     EXPECT_EQ(catalog.info().format, "paddle");
     EXPECT_EQ(catalog.info().world_size, static_cast<std::uint64_t>(ranks));
     EXPECT_EQ(catalog.files().size(), 2U * static_cast<std::uint64_t>(ranks))
@@ -168,19 +79,19 @@ TEST(SavePaddleTest, TheMetadataIsThatOfItsPieces) {
 
 TEST(SavePaddleTest, AnOverwriteLeavesOnlyTheNewFiles) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(3, *storage, 100));
+  ASSERT_OK(SaveOn(3, *storage, 100, PaddleOptions()));
   const auto again = SaveOn(1, *storage, 200, PaddleOptions(true));
   ASSERT_OK(again);
   EXPECT_EQ(again->attempt, 1U);
   EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, kIndex, "0_a1_0.distcp", "0_p1_a1_0.distcp"));
-  CheckAll(*storage, 200);
+  CheckAll(*storage, kRef, 200);
 }
 
 TEST(SavePaddleTest, ASecondSaveIsRefusedUntouched) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(1, *storage, 100));
+  ASSERT_OK(SaveOn(1, *storage, 100, PaddleOptions()));
   const Contents before = ReadAll(*storage);
-  EXPECT_THAT(SaveOn(2, *storage, 200), FailsWith("SNAPSHOT_EXISTS"));
+  EXPECT_THAT(SaveOn(2, *storage, 200, PaddleOptions()), FailsWith("SNAPSHOT_EXISTS"));
   SaveOptions other = PaddleOptions();
   other.unique_id = 1;
   EXPECT_THAT(SaveOn(2, *storage, 200, other), FailsWith("ONE_ID_PER_DIRECTORY"));
@@ -192,7 +103,7 @@ TEST(SavePaddleTest, ASecondSaveIsRefusedUntouched) {
   EXPECT_EQ(ReadAll(*storage), before);
   other.unique_id = 1;
   ASSERT_OK(SaveOn(1, *storage, 300, other));
-  CheckAll(*storage, 100);  // beside it, nothing deleted
+  CheckAll(*storage, kRef, 100);  // beside it, nothing deleted
 }
 
 TEST(SavePaddleTest, OtherFormatsDirectoriesAreRefused) {
@@ -200,7 +111,7 @@ TEST(SavePaddleTest, OtherFormatsDirectoriesAreRefused) {
                            "model.safetensors", "model.safetensors.index.json"}) {
     const auto storage = NewMemoryStorage();
     PutObject(*storage, name, AsBytes("x"));
-    EXPECT_THAT(SaveOn(1, *storage, 1), FailsWith("FOREIGN_DIRECTORY")) << name;
+    EXPECT_THAT(SaveOn(1, *storage, 1, PaddleOptions()), FailsWith("FOREIGN_DIRECTORY")) << name;
     EXPECT_THAT(Names(*storage), ElementsAre(name));
   }
 }
@@ -211,10 +122,10 @@ TEST(SavePaddleTest, StraysOfACrashDoNotDisturb) {
                            "0.metadata.lock", "0.metadata.reshard"}) {
     PutObject(*storage, name, AsBytes("stray"));
   }
-  const auto saved = SaveOn(2, *storage, 100);
+  const auto saved = SaveOn(2, *storage, 100, PaddleOptions());
   ASSERT_OK(saved);
   EXPECT_EQ(saved->attempt, 4U);
-  CheckAll(*storage, 100);
+  CheckAll(*storage, kRef, 100);
   EXPECT_EQ(AsText(ReadObject(*storage, "0_0.distcp")), "stray");
   EXPECT_EQ(AsText(ReadObject(*storage, "0_a3_0.distcp")), "stray");
 }
@@ -226,7 +137,7 @@ TEST(SavePaddleTest, MetadataOfUnknownFilesDeletesNothing) {
   const auto saved = SaveOn(1, *storage, 100, PaddleOptions(true));
   ASSERT_OK(saved);
   EXPECT_EQ(saved->attempt, 1U);
-  CheckAll(*storage, 100);
+  CheckAll(*storage, kRef, 100);
   EXPECT_EQ(AsText(ReadObject(*storage, "0_0.distcp")), "theirs");
 }
 
@@ -275,7 +186,7 @@ TEST(SavePaddleTest, WhatPaddleCannotHoldIsListedBeforeAnythingIsWritten) {
   EXPECT_EQ(saved[0]->skipped[0],
             "UnpackBigParamInfor@@: a name that Paddle gives a meaning of "
             "its own");
-  const Catalog catalog = IndexOf(*storage);
+  const Catalog catalog = IndexOf(*storage, kRef);
   ASSERT_EQ(catalog.num_tensors(), 1U);
   EXPECT_EQ(catalog.key(0), "w");
   EXPECT_EQ(catalog.num_objects(), 0U);
@@ -303,7 +214,7 @@ TEST(SavePaddleTest, OptionsAreCheckedAlike) {
   StateDict state;
   state["w"] = FloatTensor({1, 2});
   SaveOptions options;
-  for (const char* format : {"", "torch", "Paddle", "paddle "}) {
+  for (const char* format : {"", "pytorch", "Paddle", "paddle "}) {
     options.format = format;
     EXPECT_THAT(SaveOne(state, *storage, options), FailsWith("BAD_FORMAT")) << format;
   }
@@ -351,7 +262,7 @@ TEST(SavePaddleTest, OfTwoWritersOneWinsOrBothDoWhole) {
     for (int round = 0; round < 20; ++round) {
       const auto storage = NewMemoryStorage();
       if (overwrite) {
-        ASSERT_OK(SaveOn(1, *storage, 50));
+        ASSERT_OK(SaveOn(1, *storage, 50, PaddleOptions()));
       }
       std::vector<std::optional<Result<SaveResult>>> results(2);
       std::vector<std::thread> threads;
@@ -375,43 +286,16 @@ TEST(SavePaddleTest, OfTwoWritersOneWinsOrBothDoWhole) {
       }
       EXPECT_TRUE(overwrite ? won == 2 : won == 1) << won;
       // An index that was exchanged between does not fit, and readers ignore it.
-      const auto index = ReadIndex(*storage, {"paddle", kMetadata, 0});
+      const auto index = ReadIndex(*storage, kRef);
       ASSERT_OK(index);
       EXPECT_TRUE(overwrite || index->catalog.has_value());
       if (index->catalog) {
         const std::uint64_t attempt = index->catalog->info().attempt;
         const bool first = results[0]->ok() && (*results[0])->attempt == attempt;
-        CheckAll(*storage, first ? 100 : 200);
+        CheckAll(*storage, kRef, first ? 100 : 200);
       }
     }
   }
-}
-
-/// Loads on `ranks` ranks into columns and compares.
-void ExpectLoads(int ranks, Storage& storage, std::uint64_t salt) {
-  const auto results = OnRanks(ranks, [&](ProcessGroup& group) {
-    const int rank = group.rank();
-    const Shape rows = {23, 8};
-    const Shape columns = {6, 40};
-    StateDict state;
-    state["model"]["rows"] = TargetTensor(DType::kFloat32, rows, {CutBox(rows, 1, rank, ranks)});
-    state["model"]["columns"] =
-        TargetTensor(DType::kBfloat16, columns, {CutBox(columns, 0, rank, ranks)});
-    state["opt"]["same"] = TargetTensor(DType::kInt64, {31}, {WholeBox(Shape{31})});
-    state["step"] = TargetTensor(DType::kUint8, {}, {WholeBox(Shape{})});
-    auto report = Load(state, storage, group);
-    const auto wrong = [&state](const char* outer, const char* key, std::uint64_t s) {
-      const Value* at = outer == nullptr ? &state : state.Find(outer);
-      return CountWrong(*at->Find(key)->get_if<Tensor>(), s);
-    };
-    EXPECT_EQ(wrong("model", "rows", salt + 1), 0U);
-    EXPECT_EQ(wrong("model", "columns", salt + 2), 0U);
-    EXPECT_EQ(wrong("opt", "same", salt + 3), 0U);
-    EXPECT_EQ(wrong(nullptr, "step", salt + 4), 0U);
-    return report;
-  });
-  ExpectOneOutcome(results);
-  EXPECT_OK(results[0]);
 }
 
 TEST(SavePaddleTest, LoadsWithAndWithoutItsIndex) {
@@ -435,12 +319,11 @@ TEST(SavePaddleTest, LoadsWithAndWithoutItsIndex) {
 
 TEST(SavePaddleTest, ThePicklesSayWhatTheIndexSays) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(3, *storage, 100));
-  const Catalog index = IndexOf(*storage);
+  ASSERT_OK(SaveOn(3, *storage, 100, PaddleOptions()));
+  const Catalog index = IndexOf(*storage, kRef);
   ForeignOptions options;
   options.use_index = false;
-  ASSERT_OK_AND_ASSIGN(const ForeignCheckpoint read,
-                       OpenForeign(*storage, {"paddle", kMetadata, 0}, options));
+  ASSERT_OK_AND_ASSIGN(const ForeignCheckpoint read, OpenForeign(*storage, kRef, options));
   EXPECT_TRUE(read.content.faults.empty());
   const Catalog& catalog = read.content.catalog;
   EXPECT_EQ(catalog.columns().keys, index.columns().keys);
@@ -454,17 +337,10 @@ TEST(SavePaddleTest, ThePicklesSayWhatTheIndexSays) {
 
 TEST(SavePaddleTest, AnOverwriteWithoutAnIndexFindsTheOldFiles) {
   const auto storage = NewMemoryStorage();
-  ASSERT_OK(SaveOn(3, *storage, 100));
+  ASSERT_OK(SaveOn(3, *storage, 100, PaddleOptions()));
   ASSERT_OK(storage->Remove(kIndex));
   ASSERT_OK(SaveOn(1, *storage, 200, PaddleOptions(true)));
   EXPECT_THAT(Names(*storage), ElementsAre(kMetadata, kIndex, "0_a1_0.distcp", "0_p1_a1_0.distcp"));
-}
-
-Bytes ReadGolden(const std::string& name) {
-  std::ifstream in(fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, name),
-                   std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), {});
-  return Bytes(AsBytes(text).begin(), AsBytes(text).end());
 }
 
 /// What tests/golden/paddle_handmade holds, as its README says.
@@ -497,134 +373,12 @@ TEST(SavePaddleTest, BytesAreThoseOfTheGoldenFiles) {
       const Bytes bytes = ReadObject(*storage, name);
       const std::string golden =
           name == kMetadata ? (legacy ? "legacy.metadata" : "flex.metadata") : name;
-      if (std::getenv("RESHARD_MAKE_GOLDEN") != nullptr) {
-        std::ofstream out(
-            fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, golden),
-            std::ios::binary);
-        out << AsText(bytes);
-      }
-      EXPECT_TRUE(bytes == ReadGolden(golden)) << golden;
+      ExpectGolden(fmt::format("{}/tests/golden/paddle_handmade/{}", RESHARD_SOURCE_DIR, golden),
+                   bytes);
     }
     EXPECT_EQ(Names(*storage).size(), 3U);
   }
 }
-
-/// One fault: what happens at the k-th operation of one rank.
-struct Fault {
-  FaultAction action = FaultAction::kNone;
-  int rank = 0;
-  std::uint64_t at = 0;
-};
-
-class SavePaddleFaultTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
- protected:
-  void SetUp() override {
-    std::tie(ranks_, overwrite_) = GetParam();
-    const auto base = Before();
-    ASSERT_OK(SaveOn(ranks_, *base, 200, PaddleOptions(overwrite_)));
-    after_ = ReadAll(*base);
-  }
-
-  std::unique_ptr<Storage> Before() const {
-    auto base = NewMemoryStorage();
-    if (overwrite_) {
-      EXPECT_OK(SaveOn(ranks_, *base, 100));
-    }
-    return base;
-  }
-
-  /// All files of a checkpoint, the index apart, are in `now`.
-  static void ExpectWhole(const Contents& now, const Contents& checkpoint) {
-    for (const auto& [name, bytes] : checkpoint) {
-      if (name != kIndex) {
-        const auto at = now.find(name);
-        ASSERT_TRUE(at != now.end()) << name << " is gone";
-        EXPECT_TRUE(at->second == bytes) << name;
-      }
-    }
-  }
-
-  /// False: the save has no such operation.
-  bool RunOne(const Fault& fault) {
-    SCOPED_TRACE(fmt::format("action {} at operation {} of rank {}", static_cast<int>(fault.action),
-                             fault.at, fault.rank));
-    const auto base = Before();
-    before_ = ReadAll(*base);  // the index has its own times
-    std::atomic<bool> happened = false;
-    std::atomic<StorageOp> hit = StorageOp::kList;
-    const auto results = OnRanks(ranks_, [&](ProcessGroup& group) {
-      const int rank = group.rank();
-      FaultStorage faulty(*base, [&, rank](std::uint64_t count, StorageOp op, std::string_view) {
-        if (rank != fault.rank || count != fault.at) {
-          return FaultAction::kNone;
-        }
-        happened = true;
-        hit = op;
-        return fault.action;
-      });
-      return Save(StateOf(200, rank, ranks_), faulty, group, PaddleOptions(overwrite_));
-    });
-    ExpectOneOutcome(results);
-    Check(*base, results,
-          fault.action == FaultAction::kFail ||
-              (fault.action == FaultAction::kFailAfter && hit.load() != StorageOp::kCreate));
-    const auto again = SaveOn(ranks_, *base, 300, PaddleOptions(true));
-    EXPECT_OK(again);
-    CheckAll(*base, 300);
-    return happened;
-  }
-
-  void Check(Storage& base, const std::vector<Result<SaveResult>>& results, bool cleans) {
-    const Contents now = ReadAll(base);
-    bool any_ok = false;
-    bool unknown = false;
-    for (const auto& result : results) {
-      any_ok = any_ok || result.ok();
-      unknown = unknown || (!result.ok() && result.error().code == ErrorCode::kIndeterminate);
-    }
-    const auto metadata = now.find(kMetadata);
-    const bool is_new = metadata != now.end() && metadata->second == after_.at(kMetadata);
-    const bool is_old = overwrite_
-                            ? metadata != now.end() && metadata->second == before_.at(kMetadata)
-                            : metadata == now.end();
-    EXPECT_TRUE(is_new || is_old) << "the metadata is neither the old nor the new one";
-    ExpectWhole(now, is_new ? after_ : before_);
-    if (any_ok) {
-      EXPECT_TRUE(is_new);
-      CheckAll(base, 200);
-    } else if (!unknown) {
-      EXPECT_TRUE(is_old) << "every rank said that it failed, but the checkpoint is there";
-      if (cleans) {
-        EXPECT_EQ(now, before_) << "the failed save left files behind";
-      }
-    }
-  }
-
-  int ranks_ = 1;
-  bool overwrite_ = false;
-  Contents before_;
-  Contents after_;
-};
-
-TEST_P(SavePaddleFaultTest, OldOrNewAtEveryOperation) {
-  for (const FaultAction action :
-       {FaultAction::kFail, FaultAction::kFailAfter, FaultAction::kCrash}) {
-    for (int rank = 0; rank < ranks_; ++rank) {
-      std::uint64_t k = 0;
-      while (RunOne({action, rank, k}) && !HasFailure()) {
-        ++k;
-      }
-      EXPECT_GE(k, rank == 0 ? 16U : 8U) << "too few operations to be true";
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Modes, SavePaddleFaultTest,
-                         ::testing::Combine(::testing::Values(1, 2), ::testing::Bool()),
-                         [](const auto& modes) {
-                           return fmt::format("{}Ranks{}", std::get<0>(modes.param),
-                                              std::get<1>(modes.param) ? "Overwrite" : "New");
-                         });
 
 }  // namespace
 }  // namespace reshard::testing

@@ -1,7 +1,7 @@
 #pragma once
 
 // The values that every tensor holds in a test with another framework: the formula of
-// tests/peers/paddle/content.py once more, written apart from it.
+// tests/peers/content.py once more, written apart from it.
 
 #include <cstdint>
 #include <cstring>
@@ -60,6 +60,12 @@ inline std::size_t PutElement(DType dtype, std::uint64_t index, std::uint64_t se
       return PutValue(static_cast<std::uint8_t>(u % 2), out);
     case DType::kUint8:
       return PutValue(static_cast<std::uint8_t>(u), out);
+    case DType::kUint16:
+      return PutValue(static_cast<std::uint16_t>(u), out);
+    case DType::kUint32:
+      return PutValue(static_cast<std::uint32_t>(u), out);
+    case DType::kUint64:
+      return PutValue(u * 4294967297, out);
     case DType::kInt8:
       return PutValue(static_cast<std::int8_t>(w), out);
     case DType::kInt16:
@@ -76,6 +82,9 @@ inline std::size_t PutElement(DType dtype, std::uint64_t index, std::uint64_t se
       return PutValue(static_cast<float>(w) / 8, out);
     case DType::kFloat64:
       return PutValue(static_cast<double>(w) / 8, out);
+    case DType::kComplex32:
+      PutValue(HalfBits(w), out);
+      return 2 + PutValue(HalfBits(-2 * w), out + 2);
     case DType::kComplex64:
       PutValue(static_cast<float>(w) / 8, out);
       return 4 + PutValue(static_cast<float>(-w) / 4, out + 4);
@@ -85,6 +94,10 @@ inline std::size_t PutElement(DType dtype, std::uint64_t index, std::uint64_t se
     case DType::kFloat8E4m3fn:
     case DType::kFloat8E5m2:
       return PutValue(Float8Code(u % 8, dtype == DType::kFloat8E4m3fn), out);
+    case DType::kFloat8E4m3fnuz:
+    case DType::kFloat8E5m2fnuz:
+    case DType::kFloat8E8m0fnu:
+      return PutValue(static_cast<std::uint8_t>(u), out);
     default:
       return 0;
   }

@@ -5,10 +5,12 @@
 //   peer_tool save DIR SPEC.json [--format F] [--ranks N] [--overwrite]
 //
 // SPEC.json: {"tensors": [{"path": [...], "dtype": "...", "shape": [...], "seed": n, "boxes":
-// ...}]} `check` loads whole tensors, rows and columns on 1, 2 and 3 ranks (threads; --ranks: on N
-// only) and compares every byte. --partial: the checkpoint may hold more. `boxes`, for `save`: per
-// rank a list of [offset, extent]; without it every rank has the whole tensor. Exit status: 0 done,
-// all bytes right; 1 not: what, on stderr; 2 usage.
+// ...}], "objects": [{"path": [...], "value": ...}]}, where a number in a path is a position in a
+// list, and a value {"bytes": "hex"} or {"items": [[key, value], ...]} (a map with keys of any
+// kind) or else as it stands. `check` loads whole tensors, rows and columns on 1, 2 and 3 ranks
+// (threads; --ranks: on N only) and compares every byte. --partial: the checkpoint may hold more.
+// `boxes`, for `save`: per rank a list of [offset, extent]; without it every rank has the whole
+// tensor. Exit status: 0 done, all bytes right; 1 not: what, on stderr; 2 usage.
 
 #include <fmt/format.h>
 
@@ -30,8 +32,13 @@ namespace {
 
 using Json = nlohmann::json;
 
+struct SpecObject {
+  Json path;
+  Value value;
+};
+
 struct SpecTensor {
-  std::vector<std::string> path;
+  Json path;
   DType dtype = DType::kFloat32;
   Shape shape;
   std::uint64_t seed = 0;
@@ -41,6 +48,7 @@ struct SpecTensor {
 struct Options {
   std::string directory;
   std::vector<SpecTensor> tensors;
+  std::vector<SpecObject> objects;
   std::optional<std::uint64_t> id;
   int ranks = 0;
   std::string format = "native";
@@ -76,28 +84,84 @@ std::vector<std::vector<Box>> ReadBoxes(const Json& ranks) {
   return out;
 }
 
-std::vector<SpecTensor> ReadSpec(const std::string& path) {
+Bytes FromHex(const std::string& text) {
+  Bytes out;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
+    out.push_back(static_cast<std::byte>(std::stoul(text.substr(i, 2), nullptr, 16)));
+  }
+  return out;
+}
+
+// NOLINTNEXTLINE(misc-no-recursion): as deep as the test's own file
+Value ReadValue(const Json& json) {
+  if (json.is_boolean()) {
+    return json.get<bool>();
+  }
+  if (json.is_number_integer()) {
+    return json.get<std::int64_t>();
+  }
+  if (json.is_number()) {
+    return json.get<double>();
+  }
+  if (json.is_string()) {
+    return json.get<std::string>();
+  }
+  if (json.is_array()) {
+    Value::List list;
+    for (const Json& item : json) {
+      list.push_back(ReadValue(item));
+    }
+    return list;
+  }
+  if (!json.is_object()) {
+    return {};
+  }
+  if (json.contains("bytes")) {
+    return FromHex(json.at("bytes").get<std::string>());
+  }
+  Value::Map map;
+  for (const Json& item : json.at("items")) {
+    const Json& key = item.at(0);
+    map.emplace_back(
+        key.is_string() ? MapKey(key.get<std::string>()) : MapKey(key.get<std::int64_t>()),
+        ReadValue(item.at(1)));
+  }
+  return map;
+}
+
+void ReadSpec(const std::string& path, Options& options) {
   std::ifstream in(path);
   const Json document = Json::parse(in);
-  std::vector<SpecTensor> out;
   for (const Json& entry : document.at("tensors")) {
     SpecTensor tensor;
-    tensor.path = entry.at("path").get<std::vector<std::string>>();
+    tensor.path = entry.at("path");
     tensor.dtype = DTypeFromName(entry.at("dtype").get<std::string>()).value();
     tensor.shape = entry.at("shape").get<Shape>();
     tensor.seed = entry.at("seed").get<std::uint64_t>();
     if (entry.contains("boxes")) {
       tensor.boxes = ReadBoxes(entry.at("boxes"));
     }
-    out.push_back(std::move(tensor));
+    options.tensors.push_back(std::move(tensor));
   }
-  return out;
+  for (const Json& entry : document.value("objects", Json::array())) {
+    options.objects.push_back({entry.at("path"), ReadValue(entry.at("value"))});
+  }
 }
 
-Value& At(StateDict& state, const std::vector<std::string>& path) {
+Value& At(StateDict& state, const Json& path) {
   Value* node = &state;
-  for (const std::string& part : path) {
-    node = &(*node)[part];
+  for (const Json& part : path) {
+    if (part.is_string()) {
+      node = &(*node)[part.get<std::string>()];
+      continue;
+    }
+    if (node->is_null()) {
+      *node = Value::List();
+    }
+    auto& list = *node->get_if<Value::List>();
+    const auto position = part.get<std::size_t>();
+    list.resize(std::max(list.size(), position + 1));
+    node = &list[position];
   }
   return *node;
 }
@@ -158,6 +222,9 @@ void CheckRank(const Options& options, const std::string& layout, ProcessGroup& 
   for (const SpecTensor& spec : options.tensors) {
     At(state, spec.path) = MakeTensor(spec, WantedBoxes(spec, layout, group.rank(), group.size()));
   }
+  for (const SpecObject& spec : options.objects) {
+    At(state, spec.path) = Value();
+  }
   LoadOptions load;
   load.unique_id = options.id;
   load.dtype = options.cast ? DTypePolicy::kCast : DTypePolicy::kExact;
@@ -175,8 +242,12 @@ void CheckRank(const Options& options, const std::string& layout, ProcessGroup& 
   for (const SpecTensor& spec : options.tensors) {
     const std::uint64_t wrong = CountOthers(*At(state, spec.path).get_if<Tensor>(), spec.seed);
     if (wrong != 0) {
-      failures.Add(
-          fmt::format("{}: {} has {} wrong elements", where, fmt::join(spec.path, "/"), wrong));
+      failures.Add(fmt::format("{}: {} has {} wrong elements", where, spec.path.dump(), wrong));
+    }
+  }
+  for (const SpecObject& spec : options.objects) {
+    if (!(At(state, spec.path) == spec.value)) {
+      failures.Add(fmt::format("{}: the object {} differs", where, spec.path.dump()));
     }
   }
 }
@@ -203,6 +274,9 @@ void SaveRank(const Options& options, ProcessGroup& group, Failures& failures) {
     Tensor tensor = MakeTensor(spec, std::move(boxes));
     Fill(tensor, spec.seed);
     At(state, spec.path) = std::move(tensor);
+  }
+  for (const SpecObject& spec : options.objects) {
+    At(state, spec.path) = spec.value;
   }
   SaveOptions save;
   save.format = options.format;
@@ -250,7 +324,7 @@ int Run(const std::vector<std::string>& words) {
   }
   Options options;
   options.directory = words[1];
-  options.tensors = ReadSpec(words[2]);
+  ReadSpec(words[2], options);
   const std::string problem = ReadOptions({words.begin() + 3, words.end()}, options);
   if (!problem.empty()) {
     return Usage(problem);

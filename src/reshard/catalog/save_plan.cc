@@ -753,14 +753,14 @@ Status AddFiles(CatalogBuilder& builder, Placement& placement, std::span<const W
 Result<Catalog> MakeCatalog(const CatalogInfo& info, const SavePlan& plan,
                             std::span<const WriteReport> reports,
                             std::span<const MergedObject> objects,
-                            std::span<const int> global_ranks) {
+                            std::span<const int> global_ranks, bool keep_empty) {
   CatalogBuilder builder(info);
   Placement placement(plan);
   RESHARD_TRY(AddFiles(builder, placement, reports, global_ranks));
   for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
     const PlannedTensor& tensor = plan.tensors[t];
     const std::uint64_t bytes = NumBytes(tensor.shape, tensor.dtype);
-    if (info.kind == CatalogKind::kIndex && bytes == 0) {
+    if (!keep_empty && bytes == 0) {
       continue;
     }
     RESHARD_TRY_ASSIGN(const Path path, DecodeStoredPath(tensor.key, tensor.path));

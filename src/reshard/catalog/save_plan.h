@@ -113,12 +113,12 @@ Result<std::vector<MergedObject>> MergeObjects(
     std::span<const std::vector<ObjectDescription>> by_rank, const SavePlan& plan,
     std::span<const int> global_ranks);
 
-/// The catalog of a finished save. `reports`: one per file, in any order. An index (info.kind) has
-/// no tensors without elements: foreign metadata does not name them either. Errors: kInternal
-/// BAD_MESSAGE; those of CatalogBuilder::Build.
+/// The catalog of a finished save. `reports`: one per file, in any order. Without `keep_empty` it
+/// has no tensors without elements, for formats whose metadata does not name them either. Errors:
+/// kInternal BAD_MESSAGE; those of CatalogBuilder::Build.
 Result<Catalog> MakeCatalog(const CatalogInfo& info, const SavePlan& plan,
                             std::span<const WriteReport> reports,
                             std::span<const MergedObject> objects,
-                            std::span<const int> global_ranks);
+                            std::span<const int> global_ranks, bool keep_empty = true);
 
 }  // namespace reshard

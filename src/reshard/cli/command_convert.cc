@@ -152,7 +152,7 @@ class ConvertCommand final : public Command {
     app.add_option("dst", options_.destination, "Directory of the new one, made when missing")
         ->required();
     app.add_option("--to", options_.format,
-                   "Format to write: native, safetensors, paddle or paddle:RELEASE")
+                   "Format to write: native, safetensors, paddle[:RELEASE] or torch[:RELEASE]")
         ->type_name("FORMAT")
         ->required();
     AddLayout(app);
@@ -278,6 +278,7 @@ class ConvertCommand final : public Command {
       destination = NewMemoryStorage();
     } else {
       PosixStorageOptions posix;
+      posix.foreign_names = true;  // PyTorch's ".metadata"
       posix.create = !options_.engine.dry_run;
       RESHARD_TRY_ASSIGN(destination, OpenPosixStorage(options_.destination, posix));
     }

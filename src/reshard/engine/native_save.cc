@@ -132,22 +132,27 @@ class NativeFormat final : public SaveFormat {
 std::unique_ptr<SaveFormat> NativeSaveFormat() { return std::make_unique<NativeFormat>(); }
 
 Result<std::unique_ptr<SaveFormat>> FindSaveFormat(std::string_view name) {
-  constexpr std::string_view kPaddle = "paddle";
-  if (name == "native") {
+  const std::size_t colon = name.find(':');
+  const std::string_view format = name.substr(0, colon);
+  std::optional<std::string_view> release;
+  if (colon != std::string_view::npos) {
+    release = name.substr(colon + 1);
+  }
+  if (format == "native" && !release) {
     return NativeSaveFormat();
   }
-  if (name == kPaddle) {
-    return PaddleSaveFormat(std::nullopt);
+  if (format == "paddle") {
+    return PaddleSaveFormat(release);
   }
-  if (name == "safetensors") {
+  if (format == "torch") {
+    return TorchSaveFormat(release);
+  }
+  if (format == "safetensors" && !release) {
     return SafetensorsSaveFormat();
   }
-  if (name.starts_with("paddle:")) {
-    return PaddleSaveFormat(name.substr(kPaddle.size() + 1));
-  }
   return MakeError(ErrorCode::kInvalidArgument, "BAD_FORMAT",
-                   fmt::format("'{}' is no format to save in; choose native, paddle, "
-                               "paddle:RELEASE or safetensors",
+                   fmt::format("'{}' is no format to save in; choose native, safetensors, paddle, "
+                               "paddle:RELEASE, torch or torch:RELEASE",
                                name));
 }
 

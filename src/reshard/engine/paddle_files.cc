@@ -18,29 +18,20 @@ Result<std::string> TableName(const TensorDescription& tensor) {
 
 }  // namespace
 
-PaddleFiles::PaddleFiles(Storage& storage, RankContent content)
-    : storage_(storage), content_(std::move(content)) {}
-
 Status PaddleFiles::Write(const PayloadOptions& options) {
   const std::vector<std::vector<std::size_t>> parts = Parts();
   for (std::size_t part = 0; part < parts.size(); ++part) {
     RESHARD_TRY(WritePart(part, parts[part], options));
   }
-  RESHARD_TRY(storage_.SyncNames());
-  for (WriteReport& report : reports_) {  // as readers will see it
-    RESHARD_TRY_ASSIGN(const std::unique_ptr<ReadableObject> object,
-                       storage_.Open(report.file_name));
-    report.mtime_ns = object->mtime_ns();
-  }
-  return OkStatus();
+  return FinishFiles();
 }
 
 /// Positions of chunks by file: the n-th piece of a tensor goes into the n-th file.
 std::vector<std::vector<std::size_t>> PaddleFiles::Parts() const {
   std::vector<std::vector<std::size_t>> parts;
   std::unordered_map<std::uint32_t, std::size_t> pieces;
-  for (std::size_t i = 0; i < content_.plan.chunks.size(); ++i) {
-    const std::size_t part = pieces[content_.plan.chunks[i].tensor]++;
+  for (std::size_t i = 0; i < content().plan.chunks.size(); ++i) {
+    const std::size_t part = pieces[content().plan.chunks[i].tensor]++;
     parts.resize(std::max(parts.size(), part + 1));
     parts[part].push_back(i);
   }
@@ -51,13 +42,14 @@ Status PaddleFiles::WritePart(std::size_t part, const std::vector<std::size_t>& 
                               const PayloadOptions& options) {
   std::vector<std::string> names;
   for (const std::size_t i : chunks) {
-    const RankChunk& chunk = content_.plan.chunks[i];
-    RESHARD_TRY_ASSIGN(names.emplace_back(), TableName(content_.description.tensors[chunk.tensor]));
+    const RankChunk& chunk = content().plan.chunks[i];
+    RESHARD_TRY_ASSIGN(names.emplace_back(),
+                       TableName(content().description.tensors[chunk.tensor]));
   }
   std::vector<paddle::ArrayEntry> arrays;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    const RankChunk& chunk = content_.plan.chunks[chunks[c]];
-    const TensorDescription& tensor = content_.description.tensors[chunk.tensor];
+    const RankChunk& chunk = content().plan.chunks[chunks[c]];
+    const TensorDescription& tensor = content().description.tensors[chunk.tensor];
     arrays.push_back({tensor.key, names[c], tensor.dtype, chunk.box.extent});
   }
   const paddle::DataFileLayout layout = paddle::LayOutDataFile(arrays);
@@ -67,40 +59,16 @@ Status PaddleFiles::WritePart(std::size_t part, const std::vector<std::size_t>& 
     literal.literal = layout.Literal(c);
     if (c < chunks.size()) {
       RESHARD_TRY_ASSIGN(segments.emplace_back(),
-                         content_.SegmentOf(content_.plan.chunks[chunks[c]]));
+                         content().SegmentOf(content().plan.chunks[chunks[c]]));
     }
   }
   WriteReport report;
-  report.file_name = paddle::DataFileName(static_cast<std::uint64_t>(content_.global_rank), part,
-                                          content_.info.unique_id, content_.info.attempt);
+  report.file_name = paddle::DataFileName(static_cast<std::uint64_t>(content().global_rank), part,
+                                          content().info.unique_id, content().info.attempt);
   report.file_size = layout.file_size;
-  OwnedFile& file = files_.emplace_back(storage_);
-  RESHARD_TRY(file.Create(report.file_name, report.file_size));
-  RESHARD_TRY_ASSIGN(PayloadChecksums sums, WritePayload(file.object(), 0, segments, options));
-  RESHARD_TRY(file.Finish(report.file_size));
-  report.block_checksums = std::move(sums.blocks);
-  report.digest_parts = std::move(sums.digest_parts);
   report.chunks.assign(chunks.begin(), chunks.end());
   report.chunk_offsets = layout.payload_offsets;
-  reports_.push_back(std::move(report));
-  return OkStatus();
-}
-
-bool PaddleFiles::met_stray() const {
-  return std::any_of(files_.begin(), files_.end(),
-                     [](const OwnedFile& file) { return file.met_stray(); });
-}
-
-void PaddleFiles::Keep() {
-  for (OwnedFile& file : files_) {
-    file.Keep();
-  }
-}
-
-void PaddleFiles::Discard() {
-  for (OwnedFile& file : files_) {
-    file.Discard();
-  }
+  return WriteFile(std::move(report), segments, options);
 }
 
 }  // namespace reshard

@@ -6,12 +6,8 @@
 #include <limits>
 
 #include "reshard/base/utf8.h"
-#include "reshard/codec/crc64.h"
-#include "reshard/engine/foreign.h"
+#include "reshard/engine/foreign_save.h"
 #include "reshard/engine/paddle_files.h"
-#include "reshard/engine/save_format.h"
-#include "reshard/engine/snapshot.h"
-#include "reshard/format/native/catalog_codec.h"
 #include "reshard/format/native/names.h"
 #include "reshard/format/paddle/metadata.h"
 #include "reshard/format/paddle/names.h"
@@ -21,10 +17,6 @@ namespace reshard {
 namespace {
 
 constexpr std::string_view kPaddle = "paddle";
-
-ForeignRef RefOf(std::uint64_t unique_id) {
-  return {std::string(kPaddle), paddle::MetadataName(unique_id), unique_id};
-}
 
 /// Names that no checkpoint of Paddle has but another format's does.
 bool IsForeign(std::string_view name) {
@@ -36,7 +28,7 @@ bool IsForeign(std::string_view name) {
 }
 
 /// What one name says of the directory.
-void LookAtName(const std::string& text, DirectoryView& view) {
+void LookAt(const std::string& text, DirectoryView& view) {
   const std::optional<paddle::Name> name = paddle::ParseName(text);
   if (!name) {
     if (view.foreign_name.empty() && IsForeign(text)) {
@@ -86,14 +78,6 @@ bool IsNameTable(const ObjectDescription& object) {
          object.key.starts_with(fmt::format("{}.", paddle::kNameTable));
 }
 
-std::vector<std::string> FileNames(const Catalog& catalog) {
-  std::vector<std::string> names;
-  for (const FileEntry& file : catalog.files()) {
-    names.push_back(file.name);
-  }
-  return names;
-}
-
 /// The metadata of a catalog; `plan` has the tensors without elements, whose keys are all that
 /// Paddle keeps of them.
 Result<paddle::Metadata> MetadataOf(const Catalog& catalog, const SavePlan& plan) {
@@ -120,47 +104,9 @@ Result<paddle::Metadata> MetadataOf(const Catalog& catalog, const SavePlan& plan
   return metadata;
 }
 
-/// The data files of a save, from its metadata and the index that stood beside it. Nothing when
-/// they are not known.
-std::optional<std::vector<std::string>> FilesOf(std::uint64_t unique_id, ByteSpan metadata,
-                                                const std::optional<Bytes>& index) {
-  if (index) {
-    const Result<Catalog> catalog = native::DecodeCatalog(*index);
-    if (catalog.ok() && catalog->info().kind == CatalogKind::kIndex &&
-        catalog->info().format == kPaddle && catalog->info().unique_id == unique_id &&
-        catalog->info().metadata_size == metadata.size() &&
-        catalog->info().metadata_checksum == Crc64(metadata)) {
-      return FileNames(*catalog);
-    }
-  }
-  const auto formats = ForeignFormats();
-  const auto paddle = std::find_if(formats.begin(), formats.end(), [](const ForeignFormat* format) {
-    return format->name() == kPaddle;
-  });
-  if (paddle == formats.end()) {
-    return std::nullopt;
-  }
-  MemorySource source(metadata);
-  ByteSource* const sources[] = {&source};
-  const auto decoded = (*paddle)->ReadMetadata(RefOf(unique_id), sources);
-  if (!decoded.ok()) {
-    return std::nullopt;
-  }
-  return std::vector<std::string>((*decoded)->files().begin(), (*decoded)->files().end());
-}
-
-class PaddleFormat final : public SaveFormat {
+class PaddleFormat final : public ForeignSaveFormat {
  public:
   explicit PaddleFormat(paddle::Flavour flavour) : flavour_(flavour) {}
-
-  Result<DirectoryView> View(Storage& storage) const override {
-    RESHARD_TRY_ASSIGN(const std::vector<ObjectInfo> objects, storage.List());
-    DirectoryView view;
-    for (const ObjectInfo& object : objects) {
-      LookAtName(object.name, view);
-    }
-    return view;
-  }
 
   std::optional<std::uint64_t> WantedId(std::optional<std::uint64_t> wanted) const override {
     return wanted.value_or(0);
@@ -238,79 +184,34 @@ class PaddleFormat final : public SaveFormat {
     return std::make_unique<PaddleFiles>(storage, std::move(content));
   }
 
-  std::string RecordName(std::uint64_t unique_id) const override {
-    return paddle::MetadataName(unique_id);
-  }
-
   std::string ClaimName(const SaveId& id) const override {
     return paddle::TempMetadataName(id.unique_id, id.attempt);
-  }
-
-  std::vector<std::string> SideNames(std::uint64_t unique_id) const override {
-    return {paddle::IndexName(unique_id)};
-  }
-
-  Result<std::vector<CommitRecord>> MakeRecords(const SaveOutcome& outcome) const override {
-    CatalogInfo info = outcome.info;
-    info.kind = CatalogKind::kIndex;
-    info.format = std::string(kPaddle);
-    RESHARD_TRY_ASSIGN(const Catalog catalog,
-                       MakeCatalog(info, outcome.plan, outcome.reports, {}, outcome.global_ranks));
-    RESHARD_TRY(outcome.inspect(catalog));
-    RESHARD_TRY_ASSIGN(const paddle::Metadata metadata, MetadataOf(catalog, outcome.plan));
-    Bytes encoded = paddle::EncodeMetadata(metadata, flavour_);
-    CatalogColumns columns = catalog.columns();
-    columns.info.metadata_size = encoded.size();
-    columns.info.metadata_checksum = Crc64(encoded);
-    RESHARD_TRY_ASSIGN(const Catalog index, Catalog::Create(std::move(columns)));
-    std::vector<CommitRecord> records;
-    records.push_back({paddle::TempIndexName(info.unique_id, info.attempt),
-                       paddle::IndexName(info.unique_id), native::EncodeCatalog(index)});
-    records.push_back({paddle::TempMetadataName(info.unique_id, info.attempt),
-                       paddle::MetadataName(info.unique_id), std::move(encoded)});
-    return records;
-  }
-
-  Result<CommittedSave> ReadCommitted(Storage& storage, std::uint64_t unique_id) const override {
-    const ForeignRef ref = RefOf(unique_id);
-    if (const auto there = storage.Open(ref.metadata_name); !there.ok()) {
-      if (there.error().code != ErrorCode::kNotFound) {
-        return tl::unexpected<Error>(there.error());
-      }
-      return MakeError(ErrorCode::kNotFound, "NO_SNAPSHOT",
-                       fmt::format("{} holds no {}", storage.description(), ref.metadata_name));
-    }
-    RESHARD_TRY_ASSIGN(const ForeignIndex index, ReadIndex(storage, ref));
-    if (!index.catalog) {
-      return CommittedSave{};
-    }
-    return CommittedSave{index.catalog->info().attempt, FileNames(*index.catalog)};
-  }
-
-  Result<bool> IsCommitted(Storage& storage, const SaveId& /*id*/,
-                           const CommitRecord& record) const override {
-    const Result<Bytes> there = ReadWhole(storage, record.name);
-    if (!there.ok() && there.error().code == ErrorCode::kNotFound) {
-      return false;
-    }
-    RESHARD_TRY_ASSIGN(const Bytes& bytes, there);
-    return bytes == record.bytes;
-  }
-
-  std::optional<std::vector<std::string>> ReplacedFiles(
-      const SaveId& id, std::span<const std::optional<Bytes>> replaced) const override {
-    auto files = FilesOf(id.unique_id, replaced[1].value_or(Bytes()), replaced[0]);
-    if (files) {
-      std::erase_if(*files,
-                    [this, &id](const std::string& name) { return !IsOlderFile(name, id); });
-    }
-    return files;
   }
 
   bool IsOlderFile(std::string_view name, const SaveId& id) const override {
     const std::optional<paddle::Name> parsed = paddle::ParseName(name);
     return parsed && parsed->kind == paddle::NameKind::kData && parsed->attempt < id.attempt &&
            parsed->unique_id == id.unique_id;
+  }
+
+ protected:
+  ForeignRef RefOf(std::uint64_t unique_id) const override {
+    return {std::string(kPaddle), paddle::MetadataName(unique_id), unique_id};
+  }
+
+  void LookAtName(const std::string& name, DirectoryView& view) const override {
+    LookAt(name, view);
+  }
+
+  std::string IndexClaimName(const SaveId& id) const override {
+    return paddle::TempIndexName(id.unique_id, id.attempt);
+  }
+
+  bool HasEmptyTensors() const override { return false; }
+
+  Result<Bytes> EncodeMetadata(const Catalog& catalog, const SaveOutcome& outcome) const override {
+    RESHARD_TRY_ASSIGN(const paddle::Metadata metadata, MetadataOf(catalog, outcome.plan));
+    return paddle::EncodeMetadata(metadata, flavour_);
   }
 
  private:

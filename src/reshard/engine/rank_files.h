@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct RankContent {
   CatalogInfo info;                      ///< Id and attempt; the kind does not matter.
   int rank = 0;                          ///< In the group.
   int global_rank = 0;                   ///< In the file's name.
+  /// Of all ranks, where this rank is the one that writes them (SaveFormat::HasObjectFiles).
+  std::span<const MergedObject> objects = {};
+
+  bool empty() const { return plan.chunks.empty() && objects.empty(); }
 
   /// The segment of a chunk. Errors: kInternal BAD_MESSAGE when this rank does not hold it.
   Result<PayloadSegment> SegmentOf(const RankChunk& chunk) const;

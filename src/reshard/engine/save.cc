@@ -393,9 +393,14 @@ class SaveSession {
 
   /// Writes this rank's data files; the outcome is in local_ and files_.
   void WriteFiles() {
-    files_ = format_->NewFiles(*storage_, RankContent{leaves_, description_, rank_plan_, Info(),
-                                                      group_.rank(), group_.global_rank()});
-    if (local_.ok() && !rank_plan_.chunks.empty()) {
+    RankContent content{leaves_, description_,  rank_plan_,
+                        Info(),  group_.rank(), group_.global_rank()};
+    if (is_root() && format_->HasObjectFiles()) {
+      content.objects = merged_objects_;
+    }
+    const bool writes = !content.empty();
+    files_ = format_->NewFiles(*storage_, std::move(content));
+    if (local_.ok() && writes) {
       PayloadOptions payload;
       payload.threads = options_.threads;
       payload.buffer_bytes = options_.buffer_bytes;
@@ -439,7 +444,7 @@ class SaveSession {
     }
     MutexLock lock(progress_mutex_);
     progress_.bytes_total = rank_plan_.payload_bytes;
-    // What a format writes between tensors is no progress.
+    // What a format writes beside tensors is no progress.
     progress_.bytes_done = std::min(progress_.bytes_done + bytes, progress_.bytes_total);
     return CallGuarded("the progress callback", [this] { return options_.progress(progress_); });
   }
@@ -671,10 +676,11 @@ Result<SaveResult> Save(const StateDict& state, Storage& storage, ProcessGroup& 
 
 Result<SaveResult> Save(const StateDict& state, const std::string& path, ProcessGroup& group,
                         const SaveOptions& options) {
-  Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path);
+  PosixStorageOptions posix;
+  posix.foreign_names = true;  // PyTorch's ".metadata"
+  Result<std::unique_ptr<Storage>> storage = OpenPosixStorage(path, posix);
   const bool missing = !storage.ok() && storage.error().reason == "DIRECTORY_MISSING";
   if (missing) {
-    PosixStorageOptions posix;
     posix.create = true;
     storage = OpenPosixStorage(path, posix);
   }

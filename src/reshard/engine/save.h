@@ -47,7 +47,8 @@ class SavePlanCache {
 struct SaveOptions {
   /// "native"; "safetensors": one file of one rank, else one per rank and Hugging Face's index, and
   /// no ids; "paddle", which Paddle 3.2 and later load; "paddle:RELEASE", which that release of
-  /// Paddle loads (2.6 to 3.1 load one form, 3.2 and later the other).
+  /// Paddle loads (2.6 to 3.1 load one form, 3.2 and later the other); "torch", "torch:RELEASE":
+  /// PyTorch DCP, which 2.6 and later load.
   std::string format = "native";
   /// Leave out what the format cannot hold, instead of failing; the result says what that was.
   bool skip_unsupported = false;

@@ -99,7 +99,10 @@ class SaveFormat {
   /// The smallest piece of a replicated box, given the caller's wish.
   virtual std::uint64_t MinCutBytes(std::uint64_t wanted) const = 0;
 
-  /// The files of this rank; `content` is not empty.
+  /// Whether objects lie in data files, which the coordinator writes.
+  virtual bool HasObjectFiles() const { return false; }
+
+  /// The files of this rank; they are written unless `content` is empty.
   virtual std::unique_ptr<RankFiles> NewFiles(Storage& storage, RankContent content) const = 0;
 
   /// The commit record: the snapshot is there when a file of this name is.
@@ -132,14 +135,17 @@ class SaveFormat {
   virtual bool IsOlderFile(std::string_view name, const SaveId& id) const = 0;
 };
 
-/// "native", "paddle", "paddle:3.1", "safetensors". Errors: kInvalidArgument BAD_FORMAT,
-/// BAD_RELEASE.
+/// "native", "paddle", "paddle:3.1", "torch", "torch:2.13", "safetensors". Errors: kInvalidArgument
+/// BAD_FORMAT, BAD_RELEASE.
 Result<std::unique_ptr<SaveFormat>> FindSaveFormat(std::string_view name);
 
 std::unique_ptr<SaveFormat> NativeSaveFormat();
 
 /// Nothing for the newest release. Errors: kInvalidArgument BAD_RELEASE.
 Result<std::unique_ptr<SaveFormat>> PaddleSaveFormat(std::optional<std::string_view> release);
+
+/// PyTorch DCP. Nothing for the newest release. Errors: kInvalidArgument BAD_RELEASE.
+Result<std::unique_ptr<SaveFormat>> TorchSaveFormat(std::optional<std::string_view> release);
 
 std::unique_ptr<SaveFormat> SafetensorsSaveFormat();
 

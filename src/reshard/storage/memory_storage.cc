@@ -160,6 +160,11 @@ class MemoryWritable final : public WritableObject {
   bool keep_ = false;
 };
 
+/// A name without folders; a leading dot is for foreign formats.
+Status CheckBareName(std::string_view name) {
+  return name.find('/') == std::string_view::npos ? CheckForeignName(name) : CheckName(name);
+}
+
 class MemoryStorage final : public Storage {
  public:
   explicit MemoryStorage(std::string description) : names_(std::make_shared<Names>()) {
@@ -183,7 +188,7 @@ class MemoryStorage final : public Storage {
   }
 
   Status Remove(std::string_view name) override {
-    RESHARD_TRY(CheckName(name));
+    RESHARD_TRY(CheckBareName(name));
     MutexLock lock(names_->mutex);
     const auto it = names_->nodes.find(name);
     if (it != names_->nodes.end()) {
@@ -221,14 +226,14 @@ Result<std::vector<ObjectInfo>> MemoryStorage::List() {
 }
 
 Result<std::unique_ptr<ReadableObject>> MemoryStorage::Open(std::string_view name) {
-  RESHARD_TRY(CheckName(name));
+  RESHARD_TRY(CheckBareName(name));
   RESHARD_TRY_ASSIGN(NodePtr node, Find(name));
   return std::make_unique<MemoryReadable>(description(), std::string(name), std::move(node));
 }
 
 Result<std::unique_ptr<WritableObject>> MemoryStorage::Create(std::string_view name,
                                                               const CreateOptions& options) {
-  RESHARD_TRY(CheckName(name));
+  RESHARD_TRY(CheckBareName(name));
   auto node = std::make_shared<Node>();
   node->locked = options.lock;
   MutexLock lock(names_->mutex);
@@ -241,8 +246,8 @@ Result<std::unique_ptr<WritableObject>> MemoryStorage::Create(std::string_view n
 
 Result<Published> MemoryStorage::Publish(std::string_view from, std::string_view to,
                                          PublishMode mode) {
-  RESHARD_TRY(CheckName(from));
-  RESHARD_TRY(CheckName(to));
+  RESHARD_TRY(CheckBareName(from));
+  RESHARD_TRY(CheckBareName(to));
   MutexLock lock(names_->mutex);
   const auto source = names_->nodes.find(from);
   if (source == names_->nodes.end()) {
@@ -266,7 +271,7 @@ Result<Published> MemoryStorage::Publish(std::string_view from, std::string_view
 }
 
 Result<std::unique_ptr<StorageLock>> MemoryStorage::TryLock(std::string_view name) {
-  RESHARD_TRY(CheckName(name));
+  RESHARD_TRY(CheckBareName(name));
   RESHARD_TRY_ASSIGN(NodePtr node, Find(name));
   {
     std::unique_lock lock(node->mutex);

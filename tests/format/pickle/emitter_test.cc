@@ -106,5 +106,25 @@ TEST(EmitterTest, WritesEveryOtherOpcode) {
             "2e");
 }
 
+// What Python 3.11's pickle.dumps(value, 2) writes.
+TEST(EmitterTest, ProtocolTwoHasNoShortForms) {
+  Bytes out;
+  Emitter emitter(out, 2);
+  emitter.Global("m", "n");
+  EXPECT_EQ(emitter.Memoize(), 0U);
+  emitter.Text("w");
+  emitter.PersistentId();
+  emitter.Float(1.5);
+  emitter.Get(0);
+  EXPECT_EQ(ToHex(out),
+            "8002"
+            "636d0a6e0a"
+            "7100"
+            "580100000077"
+            "51"
+            "473ff8000000000000"
+            "6800");
+}
+
 }  // namespace
 }  // namespace reshard::pickle

@@ -5,12 +5,9 @@ A case that real Paddle saves is also a golden case (make_golden.py) unless it s
 import dataclasses
 import typing
 
+from tables import cut_boxes, grid_boxes, seed, spec, striped_boxes, whole_boxes  # noqa: F401
+
 ADAM = ("moment1_0", "moment2_0")
-
-
-def seed(key, salt=0):
-    """Where the values of a tensor begin (content.py): it depends on the key, so that swaps show."""
-    return (sum(key.encode()) + salt) % 251
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,18 +189,6 @@ def training(ranks):
     return model + optimizer
 
 
-def spec(tensors, salt=0):
-    """What peer_tool and load.py read."""
-    out = []
-    for t in tensors:
-        entry = {"path": list(t.path), "dtype": t.dtype, "shape": list(t.shape),
-                 "seed": seed(".".join(t.stored_path or t.path), salt)}
-        if t.boxes is not None:
-            entry["boxes"] = t.boxes
-        out.append(entry)
-    return {"tensors": out}
-
-
 def paddle_cases():
     """Everything that real Paddle saves, in this order within a number of ranks."""
     few = (T(("model", "a"), "float32", (3, 2)), T(("model", "b"), "int64", (4,)))
@@ -238,38 +223,6 @@ def paddle_cases():
         one("mesh2x2", 4, mesh_2x2(True, True), since=(3, 2), mesh=(2, 2)),
         one("training4", 4, training(4), since=(3, 0), golden=False),
     ]
-
-
-def cut_boxes(shape, axis, ranks, edges=None):
-    """Boxes of an axis that is cut at `edges` (inner ones), evenly without."""
-    n = shape[axis]
-    part = -(-n // ranks)
-    edges = [0, *(edges or [min(n, part * r) for r in range(1, ranks)]), n]
-    out = []
-    for begin, end in zip(edges, edges[1:]):
-        offset, extent = [0] * len(shape), list(shape)
-        offset[axis], extent[axis] = begin, end - begin
-        out.append([[offset, extent]] if end > begin else [])
-    return out
-
-
-def whole_boxes(shape, ranks, only=None):
-    box = [[0] * len(shape), list(shape)]
-    return [[box] if only in (None, r) else [] for r in range(ranks)]
-
-
-def grid_boxes(shape):
-    """A 2 x 2 mesh on the axes 0 and 1."""
-    rows, columns = -(-shape[0] // 2), -(-shape[1] // 2)
-    return [[[[r, c], [min(rows, shape[0] - r), min(columns, shape[1] - c)]]]
-            for r in (0, rows) for c in (0, columns)]
-
-
-def striped_boxes(shape, ranks):
-    """Several boxes per rank: row i on rank i % ranks, columns in two parts."""
-    half = shape[1] // 2
-    return [[box for row in range(r, shape[0], ranks)
-             for box in ([[row, 0], [1, half]], [[row, half], [1, shape[1] - half]])] for r in range(ranks)]
 
 
 def reshard_case(ranks, release):

@@ -12,7 +12,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import launch  # noqa: E402
 
@@ -24,7 +24,8 @@ def main():
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as logs:
         for ranks in (1, 2, 4):
-            problem = launch.run(python, HERE / "save.py", [out, "--golden"], ranks, 240, logs)
+            problem = launch.run(python, HERE / "save.py", [out, "--golden"], ranks, 240, logs,
+                                 launch.paddle_environment)
             if problem:
                 sys.exit(problem)
     golden = ROOT / "tests" / "golden" / "paddle" / release

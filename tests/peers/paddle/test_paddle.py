@@ -3,83 +3,31 @@
 
     test_paddle.py RELEASE --peer-tool PROGRAM [--reshard PROGRAM] [--skipped FILE] [--keep DIR]
 
-Every value is compared. Exit status 77: skipped, as PyPI does not answer; the reason is written to
-FILE as well. --keep: where the checkpoints and the ranks' output stay.
+Every value is compared. Options and exit status: harness.py.
 """
-import argparse
-import concurrent.futures
 import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import cases  # noqa: E402
 import launch  # noqa: E402
 from cases import T  # noqa: E402
+from harness import ARGS, Failure, job_lines, jobs, main, peer_tool, release, reshard, write_spec  # noqa: E402
 
-SKIPPED = 77
 RANKS = (1, 2, 4)
 LAYOUTS = {1: ("plain",), 2: ("plain", "row", "col"), 4: ("row", "col", "grid")}
-JOB_LIMIT_S = 240  # starting four ranks takes up to 20 s on two busy cores
-ARGS = None
 __unittest = True  # failures are messages: no stack traces
 
 
-def release():
-    return tuple(int(x) for x in ARGS.release.split("."))
-
-
-def write_spec(path, tensors, salt=0):
-    path.write_text(json.dumps(cases.spec(tensors, salt)))
-    return path
-
-
-class Failure(AssertionError):
-    pass
-
-
-def peer_tool(*words, fails_with=None):
-    """Runs it; `fails_with`: a text that its failure must contain."""
-    done = subprocess.run([ARGS.peer_tool, *map(str, words)], capture_output=True, text=True, timeout=120)
-    if fails_with is None:
-        if done.returncode != 0:
-            raise Failure(f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr[:1500]}")
-    elif done.returncode != 1 or fails_with not in done.stderr:
-        raise Failure(f"expected '{fails_with}', exit {done.returncode}: {done.stderr[:1500]}")
-
-
-def reshard(*words):
-    """Runs the command line, which must succeed."""
-    done = subprocess.run([ARGS.reshard, *map(str, words)], capture_output=True, text=True, timeout=120)
-    if done.returncode != 0:
-        command = " ".join(map(str, words))
-        raise Failure(f"reshard {command}: exit {done.returncode}: {done.stdout}{done.stderr}")
-
-
 def paddle_jobs(script, arguments):
-    """Runs a script as one job per number of ranks, at once: starting is mostly waiting.
-
-    `arguments`: number of ranks -> words. Returns number of ranks -> what went wrong, or "".
-    """
-    def run(ranks):
-        begin = time.monotonic()
-        logs = ARGS.dir / "logs" / f"{script}{ranks}"
-        problem = launch.run(ARGS.python, HERE / script, arguments[ranks], ranks, JOB_LIMIT_S, logs)
-        seconds = time.monotonic() - begin
-        print(f"  paddle {ARGS.release}: {script} on {ranks} ranks, {seconds:.1f} s", flush=True)
-        return problem
-    with concurrent.futures.ThreadPoolExecutor(len(RANKS)) as pool:
-        return dict(zip(RANKS, pool.map(run, RANKS)))
+    return jobs(HERE / script, arguments, launch.paddle_environment)
 
 
 class PaddleSaved(unittest.TestCase):
@@ -224,53 +172,10 @@ class ReshardSaved(unittest.TestCase):
                 self.assert_all_right(jobs[ranks], ranks)
 
     def assert_all_right(self, jobs, ranks):
-        loads = [(number, layout) for number, job in enumerate(jobs) for layout in job["layouts"]]
-        for rank in range(ranks):
-            text = (ARGS.dir / "loaded" / str(ranks) / f"rank{rank}.jsonl").read_text()
-            lines = [json.loads(line) for line in text.splitlines()]
-            self.assertEqual([(line["job"], line["layout"]) for line in lines], loads)
-            for line in lines:
-                name = pathlib.Path(jobs[line["job"]]["dir"]).name
-                self.assertEqual(line["bad"], {}, f"{name}, rank {rank} of {ranks}, {line['layout']}")
-                self.assertGreater(line["tensors"], 20)
-
-
-def interpreter():
-    """The release's Python; ends the test as skipped where it cannot be had."""
-    done = subprocess.run([ROOT / "tools" / "peers.sh", f"paddle-{ARGS.release}"], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True)
-    sys.stderr.write(done.stderr)
-    if done.returncode == 3:
-        text = f"SKIPPED: nothing was tested against real Paddle {ARGS.release}: PyPI does not answer\n"
-        sys.stderr.write(text)
-        if ARGS.skipped:
-            pathlib.Path(ARGS.skipped).write_text(text)
-        sys.exit(SKIPPED)
-    if done.returncode != 0:
-        sys.exit(f"no Paddle {ARGS.release}")
-    return done.stdout.strip()
-
-
-def main():
-    global ARGS
-    parser = argparse.ArgumentParser()
-    parser.add_argument("release")
-    parser.add_argument("--peer-tool", required=True)
-    parser.add_argument("--reshard")
-    parser.add_argument("--skipped")
-    parser.add_argument("--keep", type=pathlib.Path)
-    ARGS, rest = parser.parse_known_args()
-    if ARGS.skipped:
-        pathlib.Path(ARGS.skipped).unlink(missing_ok=True)
-    ARGS.python = interpreter()
-    if ARGS.keep:
-        ARGS.dir = ARGS.keep.resolve()
-        ARGS.dir.mkdir(parents=True)
-    else:
-        scratch = tempfile.TemporaryDirectory(prefix="reshard-peers-")
-        ARGS.dir = pathlib.Path(scratch.name)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+        for what, line in job_lines(ARGS.dir / "loaded" / str(ranks), jobs, ranks):
+            self.assertEqual(line["bad"], {}, what)
+            self.assertGreater(line["tensors"], 20, what)
 
 
 if __name__ == "__main__":
-    main()
+    main("paddle")

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <unordered_map>
 
 #include "reshard/base/check.h"
 #include "reshard/format/paddle/metadata.h"
 #include "reshard/format/pickle/emitter.h"
+#include "reshard/format/release_internal.h"
 
 namespace reshard::paddle {
 namespace {
@@ -230,37 +230,6 @@ class MetadataEncoder {
   std::unordered_map<std::string, std::uint32_t> texts_;
   std::unordered_map<std::string_view, std::uint32_t> classes_;
 };
-
-/// A decimal of one or two digits from the front.
-std::optional<int> TakeSmallNumber(std::string_view& text) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0 || end - text.data() > 2) {
-    return std::nullopt;
-  }
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
-/// "3.1" or "3.1.1" as 301; nothing for anything else.
-std::optional<int> ReleaseNumber(std::string_view text) {
-  const std::optional<int> major = TakeSmallNumber(text);
-  if (!major || !text.starts_with('.')) {
-    return std::nullopt;
-  }
-  text.remove_prefix(1);
-  const std::optional<int> minor = TakeSmallNumber(text);
-  if (!minor) {
-    return std::nullopt;
-  }
-  if (text.starts_with('.')) {
-    text.remove_prefix(1);
-    if (!TakeSmallNumber(text)) {
-      return std::nullopt;
-    }
-  }
-  return text.empty() ? std::optional(*major * 100 + *minor) : std::nullopt;
-}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "reshard/format/pickle/emitter.h"
 
+#include <array>
 #include <limits>
 
 #include "reshard/base/check.h"
@@ -13,6 +14,8 @@ enum Opcode : std::uint8_t {
   kOpStop = '.',
   kOpNone = 'N',
   kOpReduce = 'R',
+  kOpGlobal = 'c',
+  kOpBinPersId = 'Q',
   kOpBuild = 'b',
   kOpAppend = 'a',
   kOpAppends = 'e',
@@ -22,11 +25,14 @@ enum Opcode : std::uint8_t {
   kOpEmptyTuple = ')',
   kOpEmptyList = ']',
   kOpEmptyDict = '}',
+  kOpBinPut = 'q',
+  kOpLongBinPut = 'r',
   kOpBinGet = 'h',
   kOpLongBinGet = 'j',
   kOpBinInt = 'J',
   kOpBinInt1 = 'K',
   kOpBinInt2 = 'M',
+  kOpBinFloat = 'G',
   kOpBinUnicode = 'X',
   kOpShortBinBytes = 'C',
   kOpBinBytes = 'B',
@@ -45,9 +51,23 @@ enum Opcode : std::uint8_t {
   kOpMemoize = 0x94,
 };
 
-constexpr int kProtocol = 4;
-
 void Put(Bytes& out, Opcode opcode) { out.push_back(static_cast<std::byte>(opcode)); }
+
+void PutText(Bytes& out, std::string_view text) {
+  const ByteSpan bytes = AsBytes(text);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+/// The opcode of a memo number of one or four bytes, and the number.
+void PutMemo(Bytes& out, std::uint32_t number, Opcode one, Opcode four) {
+  if (number <= std::numeric_limits<std::uint8_t>::max()) {
+    Put(out, one);
+    AppendLittle(out, static_cast<std::uint8_t>(number));
+  } else {
+    Put(out, four);
+    AppendLittle(out, number);
+  }
+}
 
 /// The opcode for a length of one, four or eight bytes, and the length.
 void PutLength(Bytes& out, std::uint64_t size, Opcode one, Opcode four, Opcode eight) {
@@ -65,9 +85,10 @@ void PutLength(Bytes& out, std::uint64_t size, Opcode one, Opcode four, Opcode e
 
 }  // namespace
 
-Emitter::Emitter(Bytes& out) : out_(out) {
+Emitter::Emitter(Bytes& out, int protocol) : out_(out), protocol_(protocol) {
+  RESHARD_CHECK(protocol == 2 || protocol == 4);
   Put(out_, kOpProto);
-  out_.push_back(static_cast<std::byte>(kProtocol));
+  out_.push_back(static_cast<std::byte>(protocol));
 }
 
 void Emitter::None() { Put(out_, kOpNone); }
@@ -102,10 +123,22 @@ void Emitter::Int(std::int64_t value) {
   }
 }
 
+void Emitter::Float(double value) {
+  Put(out_, kOpBinFloat);
+  std::array<std::byte, sizeof(value)> bytes;
+  StoreLittle(bytes.data(), value);
+  out_.insert(out_.end(), bytes.rbegin(), bytes.rend());  // big-endian
+}
+
 void Emitter::Text(std::string_view text) {
-  PutLength(out_, text.size(), kOpShortBinUnicode, kOpBinUnicode, kOpBinUnicode8);
-  const ByteSpan bytes = AsBytes(text);
-  out_.insert(out_.end(), bytes.begin(), bytes.end());
+  if (protocol_ < 4) {
+    RESHARD_CHECK(text.size() <= std::numeric_limits<std::uint32_t>::max());
+    Put(out_, kOpBinUnicode);
+    AppendLittle(out_, static_cast<std::uint32_t>(text.size()));
+  } else {
+    PutLength(out_, text.size(), kOpShortBinUnicode, kOpBinUnicode, kOpBinUnicode8);
+  }
+  PutText(out_, text);
 }
 
 void Emitter::EmptyTuple() { Put(out_, kOpEmptyTuple); }
@@ -132,6 +165,14 @@ void Emitter::SetItem() { Put(out_, kOpSetItem); }
 void Emitter::SetItems() { Put(out_, kOpSetItems); }
 
 void Emitter::Global(std::string_view module, std::string_view name) {
+  if (protocol_ < 4) {
+    Put(out_, kOpGlobal);
+    for (const std::string_view line : {module, name}) {
+      PutText(out_, line);
+      out_.push_back(std::byte{'\n'});
+    }
+    return;
+  }
   Text(module);
   Text(name);
   Put(out_, kOpStackGlobal);
@@ -143,7 +184,10 @@ void Emitter::NewObject() { Put(out_, kOpNewObj); }
 
 void Emitter::Build() { Put(out_, kOpBuild); }
 
+void Emitter::PersistentId() { Put(out_, kOpBinPersId); }
+
 void Emitter::BytesHead(std::uint64_t size) {
+  RESHARD_CHECK(protocol_ >= 4);
   PutLength(out_, size, kOpShortBinBytes, kOpBinBytes, kOpBinBytes8);
 }
 
@@ -153,19 +197,15 @@ void Emitter::ShortBytes(ByteSpan bytes) {
 }
 
 std::uint32_t Emitter::Memoize() {
-  Put(out_, kOpMemoize);
+  if (protocol_ < 4) {
+    PutMemo(out_, next_memo_, kOpBinPut, kOpLongBinPut);
+  } else {
+    Put(out_, kOpMemoize);
+  }
   return next_memo_++;
 }
 
-void Emitter::Get(std::uint32_t number) {
-  if (number <= std::numeric_limits<std::uint8_t>::max()) {
-    Put(out_, kOpBinGet);
-    AppendLittle(out_, static_cast<std::uint8_t>(number));
-  } else {
-    Put(out_, kOpLongBinGet);
-    AppendLittle(out_, number);
-  }
-}
+void Emitter::Get(std::uint32_t number) { PutMemo(out_, number, kOpBinGet, kOpLongBinGet); }
 
 void Emitter::Stop() { Put(out_, kOpStop); }
 

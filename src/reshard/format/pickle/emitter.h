@@ -1,7 +1,8 @@
 #pragma once
 
-// Writes protocol-4 pickles: exactly the opcodes that a closed-world reader accepts, without
-// frames. A byte string's payload can be left out, so that a file becomes literals with holes.
+// Writes pickles of protocol 4, or of 2 for readers that know no other: exactly the opcodes that a
+// closed-world reader accepts, without frames. A byte string's payload can be left out, so that a
+// file becomes literals with holes.
 
 #include <cstdint>
 #include <string_view>
@@ -14,12 +15,13 @@ namespace reshard::pickle {
 /// business. Not thread-safe.
 class Emitter {
  public:
-  /// Begins with PROTO 4.
-  explicit Emitter(Bytes& out);
+  /// Begins with PROTO. `protocol` is 2 or 4.
+  explicit Emitter(Bytes& out, int protocol = 4);
 
   void None();
   void Bool(bool value);
   void Int(std::int64_t value);
+  void Float(double value);
   void Text(std::string_view text);
   void EmptyTuple();
   void Mark();
@@ -35,8 +37,10 @@ class Emitter {
   void Reduce();
   void NewObject();
   void Build();
+  void PersistentId();  ///< Of the topmost.
 
-  /// The head of a bytes object of `size` bytes; the caller puts the payload after it.
+  /// The head of a bytes object of `size` bytes; the caller puts the payload after it. Protocol 4
+  /// only, as ShortBytes.
   void BytesHead(std::uint64_t size);
 
   /// A short bytes object, payload included.
@@ -49,6 +53,7 @@ class Emitter {
 
  private:
   Bytes& out_;
+  int protocol_;
   std::uint32_t next_memo_ = 0;
 };
 

@@ -64,8 +64,8 @@ inline constexpr std::string_view kBadMetadata = "BAD_METADATA";
 /// dtype or transform that is not known; names it).
 Result<Metadata> DecodeMetadata(ByteSource& source);
 
-/// Every chunk and value needs a place. Deterministic. No storage_meta, no memo, protocol 2;
-/// torch 2.6, 2.13 and 2.14.1 read it.
+/// Every chunk and value needs a place, every entry a path. Deterministic. No storage_meta, no
+/// version; protocol 4, as torch itself. torch 2.6 and later read it.
 Bytes EncodeMetadata(const Metadata& metadata);
 
 }  // namespace reshard::torch

@@ -160,6 +160,15 @@ Status CheckView(const Document& document, NodeId node, const TensorRef& tensor)
 
 }  // namespace
 
+std::string_view StorageClassOf(DType dtype) {
+  for (const StorageClass& storage : kStorageClasses) {
+    if (storage.dtype == dtype) {
+      return storage.name;
+    }
+  }
+  return {};
+}
+
 std::span<const GlobalRule> TensorGlobals() {
   static const std::vector<GlobalRule> rules = MakeGlobals();
   return rules;

@@ -45,6 +45,10 @@ std::span<const pickle::GlobalRule> TensorGlobals();
 /// The dtype of a kGlobal node such as torch.float32; nothing when it is another name.
 std::optional<DType> DTypeOfGlobal(const pickle::Document& document, pickle::NodeId node);
 
+/// torch's class of a typed storage, such as FloatStorage; empty for a dtype that has none and lies
+/// in untyped ones.
+std::string_view StorageClassOf(DType dtype);
+
 /// What a persistent id says: a storage, which lies in the archive's member `data/{key}`.
 struct StorageRef {
   std::string_view key;        ///< In the document.

@@ -1,4 +1,4 @@
-"""Starts N processes as the ranks of one Paddle job on this machine's CPU. Standard library only."""
+"""Starts N processes as the ranks of one job of a peer on this machine's CPU. Standard library only."""
 import contextlib
 import os
 import pathlib
@@ -19,11 +19,10 @@ def free_ports(count):
         return [s.getsockname()[1] for s in sockets]
 
 
-def environment(rank, ends, master):
+def paddle_environment(rank, ends, master):
     """Paddle looks for these; gloo is the only backend without a GPU."""
-    env = dict(os.environ, OMP_NUM_THREADS="1", GLOG_minloglevel="2", PYTHONDONTWRITEBYTECODE="1")
-    for name in [n for n in env if n.startswith(("PADDLE_", "FLAGS_"))]:
-        del env[name]
+    env = common_environment("GLOG_", "PADDLE_", "FLAGS_")
+    env["GLOG_minloglevel"] = "2"
     if len(ends) > 1:
         env.update(PADDLE_TRAINER_ID=str(rank), PADDLE_TRAINERS_NUM=str(len(ends)),
                    PADDLE_TRAINER_ENDPOINTS=",".join(ends), PADDLE_CURRENT_ENDPOINT=ends[rank],
@@ -31,7 +30,21 @@ def environment(rank, ends, master):
     return env
 
 
-def start(command, ranks, logs):
+def torch_environment(rank, ends, master):
+    """What torch.distributed's env:// wants; no GPU, even where there is one."""
+    host, port = master.split(":")
+    return dict(common_environment("TORCH"), RANK=str(rank), WORLD_SIZE=str(len(ends)), LOCAL_RANK=str(rank),
+                MASTER_ADDR=host, MASTER_PORT=port, CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo")
+
+
+def common_environment(*without):
+    """Ours, with this folder's modules and one thread, without names that begin like `without`."""
+    env = {n: v for n, v in os.environ.items() if not n.startswith(without)}
+    return dict(env, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1",
+                PYTHONPATH=str(pathlib.Path(__file__).resolve().parent))
+
+
+def start(command, ranks, logs, environment):
     ports = free_ports(ranks + 1)
     ends = [f"127.0.0.1:{p}" for p in ports[:ranks]]
     processes = []
@@ -59,13 +72,13 @@ def wait(processes, timeout_s):
     return [None if p in left else p.returncode for p in processes]
 
 
-def run(python, script, arguments, ranks, timeout_s, logs):
+def run(python, script, arguments, ranks, timeout_s, logs, environment):
     """Runs `script` on all ranks. Returns "" or what went wrong, with the end of each rank's output."""
     logs = pathlib.Path(logs)
     logs.mkdir(parents=True, exist_ok=True)
     command = [str(python), "-W", "ignore", str(script), *map(str, arguments)]
     for attempt in range(3):
-        codes = wait(start(command, ranks, logs), timeout_s)
+        codes = wait(start(command, ranks, logs, environment), timeout_s)
         texts = [(logs / f"rank{r}.log").read_text(errors="replace") for r in range(ranks)]
         if not any(codes) and None not in codes:
             return ""

@@ -8,7 +8,11 @@ Element i, counted row-major in the whole tensor, of a tensor with seed s (0 <= 
   uint8                               u
   bool                                u is odd
   complex64 complex128                w / 8 - (w / 4) * 1j
+  complex32                           the same, as two float16
+  uint16 uint32                       u
+  uint64                              u * (2**32 + 1)
   float8_e4m3fn float8_e5m2           (u % 8) - 4
+  other kinds of float8               the byte u
 Seeds: cases.seed.
 """
 import numpy as np
@@ -24,25 +28,35 @@ FLOAT8_CODES = {
 }
 
 
+RAW_FLOAT8 = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+
+
 def values(dtype, shape, start):
-    """The whole tensor; bfloat16 and float8 as float32, which holds their values."""
+    """The whole tensor; bfloat16 and float8 as float32, which holds their values; complex32 and other
+    kinds of float8 as bits, as in stored()."""
     i = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.int64)
     u = (7 * i + 13 * (i // 251) + start) % 251
     w = u - 125
-    if dtype in FLOAT8:
+    if dtype in RAW_FLOAT8:
+        flat = u.astype(np.uint8)
+    elif dtype in FLOAT8:
         flat = (u % 8 - 4).astype(np.float32)
     elif dtype == "bfloat16":
         flat = (w / 8).astype(np.float32)
     elif dtype.startswith("float"):
         flat = (w / 8).astype(dtype)
+    elif dtype == "complex32":
+        flat = np.stack([w / 8, -w / 4], -1).astype(np.float16).view(np.uint32)[..., 0]
     elif dtype in COMPLEX:
         flat = (w / 8 - 1j * (w / 4)).astype(dtype)
     elif dtype == "int64":
         flat = w * (2**32 + 1)
+    elif dtype == "uint64":
+        flat = u.astype(np.uint64) * np.uint64(2**32 + 1)
     elif dtype == "bool":
         flat = u % 2 == 1
     else:
-        flat = (u if dtype == "uint8" else w).astype(dtype)
+        flat = (u if dtype.startswith("uint") else w).astype(dtype)
     return flat.reshape(shape)
 
 
