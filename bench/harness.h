@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -106,14 +107,15 @@ struct Options {
   std::string directory;  ///< Scratch folder on the disk under test.
   std::uint64_t bytes = 4ULL << 30;
   int repeats = 3;
-  std::string paddle_python;  ///< Interpreter with PaddlePaddle; empty: without the peer.
-  std::string paddle_script;  ///< paddle/paddle_llm2g.py
+  std::map<std::string, std::string> peers;  ///< "paddle", "torch": an interpreter that has it.
+  std::string peer_scripts;                  ///< The folder peers/.
 };
 
 // The workloads.
 void RunSave(const Options& options, Report& report);
 void RunLoad(const Options& options, Report& report);
 void RunPaddle(const Options& options, Report& report);
+void RunTorch(const Options& options, Report& report);
 void RunReshard(const Options& options, Report& report);
 void RunSlice(const Options& options, Report& report);
 void RunPlanning(const Options& options, Report& report);

@@ -19,10 +19,14 @@ for program in "$build"/bench/bench_*; do
   "$program" ${kernel_options[@]+"${kernel_options[@]}"}
 done
 
-# The rival of the workload paddle; without it that workload measures reshard alone, and says so.
-if [ "$smoke" != --smoke ] && python=$("${0%/*}/../tools/peers.sh" paddle-3.3.1); then
-  reshard_options+=(--paddle-python "$python" --paddle-script "${0%/*}/paddle/paddle_llm2g.py")
-fi
+# The rivals of the workloads paddle and torch; without one, its workload measures reshard alone, and
+# says so.
+for peer in paddle-3.3.1 torch-2.13.0; do
+  if [ "$smoke" != --smoke ] && python=$("${0%/*}/../tools/peers.sh" "$peer"); then
+    reshard_options+=(--peer "${peer%-*}=$python")
+  fi
+done
+reshard_options+=(--peer-scripts "${0%/*}/peers")
 
 echo "== reshard_bench"
 "$build/bench/reshard_bench" "${reshard_options[@]}"

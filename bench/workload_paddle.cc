@@ -1,235 +1,48 @@
 // paddle: the workload llm2g in Paddle's format, against PaddlePaddle itself and the hardware.
 
 #include <fmt/format.h>
-#include <stdlib.h>
-#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <thread>
 
 #include "bench/harness.h"
+#include "bench/llm2g.h"
 #include "reshard/engine/checkpoint.h"
-#include "reshard/engine/index.h"
 #include "reshard/engine/load.h"
 #include "reshard/engine/load_decision.h"
 #include "reshard/engine/save.h"
 #include "reshard/storage/posix_path.h"
-#include "reshard/tensor/mesh.h"
 
 namespace reshard::bench {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kLayers = 24;
-constexpr std::uint64_t kMostBytes = std::uint64_t{2} << 30;
-constexpr int kRanks = 2;
-constexpr std::uint64_t kRawUnit = std::uint64_t{1} << 20;  // the raw writer writes whole ones
-
-// The values: paddle/paddle_llm2g.py makes the same.
-constexpr std::uint32_t kMultiplier = 2654435761;
-constexpr std::uint32_t kStep = 40503;
-constexpr std::uint32_t kMask = 0xBFFFBFFF;
-
-enum class Layout { kWhole, kRow, kColumn };
-
-struct LlmTensor {
-  std::uint32_t number = 0;
-  std::string key;
-  DType dtype = DType::kFloat32;
-  Shape shape;
-};
-
-/// A small decoder with AdamW: 146 parameters, each stored four times.
-std::vector<LlmTensor> LlmTensors(std::uint64_t h) {
-  std::vector<std::pair<std::string, Shape>> parameters = {{"embed.weight", {48 * h, h}}};
-  for (std::uint64_t layer = 0; layer < kLayers; ++layer) {
-    const std::string prefix = fmt::format("layers.{}.", layer);
-    parameters.push_back({prefix + "attn.qkv.weight", {3 * h, h}});
-    parameters.push_back({prefix + "attn.out.weight", {h, h}});
-    parameters.push_back({prefix + "mlp.up.weight", {4 * h, h}});
-    parameters.push_back({prefix + "mlp.down.weight", {h, 4 * h}});
-    parameters.push_back({prefix + "ln1.weight", {h}});
-    parameters.push_back({prefix + "ln2.weight", {h}});
-  }
-  parameters.push_back({"norm.weight", {h}});
-  std::vector<LlmTensor> tensors;
-  for (const char* group : {"model", "master", "exp_avg", "exp_avg_sq"}) {
-    const bool model = std::strcmp(group, "model") == 0;
-    for (const auto& [name, shape] : parameters) {
-      tensors.push_back({static_cast<std::uint32_t>(tensors.size()),
-                         fmt::format("{}.{}", group, name),
-                         model ? DType::kBfloat16 : DType::kFloat32, shape});
-    }
-  }
-  return tensors;
-}
-
-Box BoxOf(const LlmTensor& tensor, Layout layout, int rank, int ranks) {
-  Box box = WholeBox(tensor.shape);
-  if (layout == Layout::kWhole || tensor.shape.size() == 1) {
-    return box;
-  }
-  const std::size_t axis = layout == Layout::kRow ? 0 : 1;
-  box.extent[axis] /= static_cast<std::uint64_t>(ranks);
-  box.offset[axis] = box.extent[axis] * static_cast<std::uint64_t>(rank);
-  return box;
-}
-
-/// One rank's part of the state in one block of memory.
-class LlmState {
- public:
-  LlmState(const std::vector<LlmTensor>& tensors, Layout layout, int rank, int ranks)
-      : tensors_(tensors), memory_(TotalBytes(tensors, layout, rank, ranks)) {
-    std::byte* at = memory_.data();
-    for (const LlmTensor& tensor : tensors) {
-      const Box box = BoxOf(tensor, layout, rank, ranks);
-      state[tensor.key] =
-          Tensor::Sharded(tensor.shape, box, DenseView(at, tensor.dtype, box.extent));
-      boxes_.push_back(box);
-      at += NumBytes(box, tensor.dtype);
-    }
-  }
-
-  /// Writes the values, or compares them; false at the first difference.
-  bool ForEachRow(bool compare) const {
-    std::byte* at = memory_.data();
-    Bytes row;
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      const Box& box = boxes_[i];
-      const std::uint64_t rows = box.extent.size() == 1 ? 1 : box.extent[0];
-      const std::uint64_t columns = box.extent.back();
-      const std::uint64_t first_column = box.offset.back();
-      const std::uint64_t first_row = box.extent.size() == 1 ? 0 : box.offset[0];
-      for (std::uint64_t r = 0; r < rows; ++r) {
-        const std::uint64_t element = (first_row + r) * tensors_[i].shape.back() + first_column;
-        MakeRow(tensors_[i], element, columns, row);
-        if (compare && std::memcmp(at, row.data(), row.size()) != 0) {
-          return false;
-        }
-        if (!compare) {
-          std::memcpy(at, row.data(), row.size());
-        }
-        at += row.size();
-      }
-    }
-    return true;
-  }
-
-  void Clear() const { std::memset(memory_.data(), 1, memory_.size()); }
-
-  std::uint64_t bytes() const { return memory_.size(); }
-
-  StateDict state;
-
- private:
-  static std::uint64_t TotalBytes(const std::vector<LlmTensor>& tensors, Layout layout, int rank,
-                                  int ranks) {
-    std::uint64_t bytes = 0;
-    for (const LlmTensor& tensor : tensors) {
-      bytes += NumBytes(BoxOf(tensor, layout, rank, ranks), tensor.dtype);
-    }
-    return bytes;
-  }
-
-  static void MakeRow(const LlmTensor& tensor, std::uint64_t element, std::uint64_t count,
-                      Bytes& row) {
-    const bool half = tensor.dtype == DType::kBfloat16;
-    row.resize(count * (half ? 2 : 4));
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const std::uint64_t word = half ? (element + i) / 2 : element + i;
-      const std::uint32_t value =
-          (static_cast<std::uint32_t>(word) * kMultiplier + tensor.number * kStep) & kMask;
-      if (half) {
-        StoreLittle(row.data() + 2 * i,
-                    static_cast<std::uint16_t>((element + i) % 2 == 0 ? value : value >> 16));
-      } else {
-        StoreLittle(row.data() + 4 * i, value);
-      }
-    }
-  }
-
-  const std::vector<LlmTensor>& tensors_;
-  Memory memory_;
-  std::vector<Box> boxes_;
-};
-
-/// One run of the peer.
-struct PeerRun {
-  double seconds = 0;
-  double extra_bytes = 0;
-};
-
-PeerRun RunPeer(const Options& options, const std::string& arguments) {
-  const std::string command =
-      fmt::format("'{}' '{}' {}", options.paddle_python, options.paddle_script, arguments);
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) {
-    Die("cannot start " + command);
-  }
-  std::string out;
-  std::array<char, 4096> buffer;
-  for (std::size_t size = 0; (size = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    out.append(buffer.data(), size);
-  }
-  const auto answer = nlohmann::json::parse(out, nullptr, false);
-  if (::pclose(pipe) != 0 || !answer.is_object() || !answer.value("right", false)) {
-    Die("the peer failed, or loaded wrong values: " + command + "\n" + out);
-  }
-  return {answer["seconds"].get<double>(), answer["extra_bytes"].get<double>()};
-}
-
-std::vector<std::string> DataFiles(const std::string& dir) {
-  std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
-    if (entry.path().extension() == ".distcp") {
-      files.push_back(entry.path().string());
-    }
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-/// Plain pread of all data files into `target`, one after the other, `threads` at once.
-double RawReadAll(const std::string& dir, MutableByteSpan target, std::size_t threads) {
-  double seconds = 0;
-  std::uint64_t at = 0;
-  for (const std::string& file : DataFiles(dir)) {
-    const std::uint64_t size = std::min<std::uint64_t>(fs::file_size(file), target.size() - at);
-    seconds += RawReadSeconds(file, target.subspan(at, size), threads);
-    at += size;
-  }
-  return seconds;
-}
+constexpr std::string_view kPeer = "paddle";
+constexpr std::string_view kEnding = ".distcp";
 
 class PaddleBench {
  public:
   PaddleBench(const Options& options, Report& report)
       : options_(options),
         report_(report),
-        hidden_(Hidden(std::min(options.bytes, kMostBytes))),
+        hidden_(LlmHidden(std::min(options.bytes, kLlmMostBytes))),
         tensors_(LlmTensors(hidden_)),
         dir_(options.directory + "/paddle") {}
 
   void Run() {
     MeasureOpening(2500, 4, true);
-    MeasureOpening(options_.bytes < kMostBytes ? 1000 : 10'000, 64, false);
+    MeasureOpening(options_.bytes < kLlmMostBytes ? 1000 : 10'000, 64, false);
     MeasureSave();
-    if (options_.paddle_python.empty()) {
+    if (!has_peer()) {
       report_.Note("PEER SKIPPED: no PaddlePaddle (tools/peers.sh paddle-3.3.1)");
       WriteOurs();
     } else {
       fs::remove_all(dir_);
-      RunPeer(options_, fmt::format("save '{}' --hidden {} --ranks 2 --layout row", dir_, hidden_));
+      RunPeer(options_, kPeer,
+              fmt::format("save '{}' --hidden {} --ranks 2 --layout row", dir_, hidden_));
     }
     MeasureWhole();
     MeasureRowToColumn();
@@ -238,11 +51,6 @@ class PaddleBench {
   }
 
  private:
-  static std::uint64_t Hidden(std::uint64_t bytes) {
-    return 16 * std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::lround(
-                                               std::sqrt(static_cast<double>(bytes) / 4704) / 16)));
-  }
-
   /// A job of `tensors` tensors, each cut over `ranks` ranks, that somebody opens on one rank.
   void MeasureOpening(std::size_t tensors, int ranks, bool large) {
     const auto n = static_cast<std::uint64_t>(ranks);
@@ -281,7 +89,7 @@ class PaddleBench {
     report_.Add(what + ": memory of that", parsed.extra_bytes / (1 << 20), "MiB",
                 large ? "<= 64" : "");
     if (has_peer()) {
-      const PeerRun run = RunPeer(options_, fmt::format("unpickle '{}/0.metadata'", dir));
+      const PeerRun run = RunPeer(options_, kPeer, fmt::format("unpickle '{}/0.metadata'", dir));
       report_.Add(what + ": Paddle's unpickling of the metadata alone", run.seconds * 1e3, "ms");
       report_.Add(what + ": memory of that unpickling", run.extra_bytes / (1 << 20), "MiB");
     }
@@ -319,14 +127,13 @@ class PaddleBench {
     return best;
   }
 
-  bool has_peer() const { return !options_.paddle_python.empty(); }
+  bool has_peer() const { return HasPeer(options_, kPeer); }
 
-  double SaveSeconds(const std::array<std::unique_ptr<LlmState>, kRanks>& states,
-                     const std::string& dir) const {
+  double SaveSeconds(const LlmStates& states, const std::string& dir) const {
     fs::remove_all(dir);
     ::sync();
     return Seconds([&] {
-      RunRanks(kRanks, [&](ProcessGroup& group) {
+      RunRanks(kLlmRanks, [&](ProcessGroup& group) {
         SaveOptions save;
         save.format = "paddle";
         save.threads = 2;
@@ -335,22 +142,10 @@ class PaddleBench {
     });
   }
 
-  std::array<std::unique_ptr<LlmState>, kRanks> MakeStates(Layout layout, bool fill) const {
-    std::array<std::unique_ptr<LlmState>, kRanks> states;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      auto& state = states[static_cast<std::size_t>(rank)];
-      state = std::make_unique<LlmState>(tensors_, layout, rank, kRanks);
-      if (fill) {
-        state->ForEachRow(false);
-      }
-    }
-    return states;
-  }
-
-  void WriteOurs() const { SaveSeconds(MakeStates(Layout::kRow, true), dir_); }
+  void WriteOurs() const { SaveSeconds(MakeLlmStates(tensors_, Layout::kRow, true), dir_); }
 
   void MeasureSave() {
-    const auto states = MakeStates(Layout::kRow, true);
+    const auto states = MakeLlmStates(tensors_, Layout::kRow, true);
     const std::string dir = options_.directory + "/paddle-save";
     Times raw;
     Times ours;
@@ -358,17 +153,13 @@ class PaddleBench {
     std::uint64_t bytes = 0;
     for (int i = 0; i < options_.repeats; ++i) {
       ours.seconds.push_back(SaveSeconds(states, dir));
-      bytes = 0;
-      for (const std::string& file : DataFiles(dir)) {
-        bytes += fs::file_size(file);
-      }
-      raw.seconds.push_back(
-          RawWriteSeconds(options_.directory + "/raw", bytes / kRawUnit * kRawUnit));
+      bytes = BytesOf(FilesOf(dir, kEnding));
+      raw.seconds.push_back(RawWriteOf(options_, bytes));
       if (has_peer()) {
         fs::remove_all(dir);
         ::sync();
         double seconds =
-            RunPeer(options_,
+            RunPeer(options_, kPeer,
                     fmt::format("save '{}' --hidden {} --ranks 2 --layout row", dir, hidden_))
                 .seconds;
         seconds += Seconds([] { ::sync(); });
@@ -393,7 +184,7 @@ class PaddleBench {
     StateDict& state = target.state;
     const Memory scratch(target.bytes());
     const MutableByteSpan buffer{scratch.data(), scratch.size()};
-    RawReadAll(dir_, buffer, 2);
+    RawReadAll(FilesOf(dir_, kEnding), buffer, 2);
     const std::unique_ptr<ProcessGroup> group = SingleProcessGroup();
     Times raw;
     Times ours;
@@ -402,7 +193,7 @@ class PaddleBench {
     double peer_extra = 0;
     for (int i = 0; i < options_.repeats; ++i) {
       target.Clear();
-      raw.seconds.push_back(RawReadAll(dir_, buffer, 2));
+      raw.seconds.push_back(RawReadAll(FilesOf(dir_, kEnding), buffer, 2));
       ResetPeakMemory();
       const std::uint64_t before = CurrentMemory();
       ours.seconds.push_back(Seconds([&] { Must(Load(state, dir_, *group)); }));
@@ -411,8 +202,9 @@ class PaddleBench {
         Die("the whole load brought wrong values");
       }
       if (has_peer()) {
-        const PeerRun run = RunPeer(
-            options_, fmt::format("load '{}' --hidden {} --ranks 1 --layout whole", dir_, hidden_));
+        const PeerRun run =
+            RunPeer(options_, kPeer,
+                    fmt::format("load '{}' --hidden {} --ranks 1 --layout whole", dir_, hidden_));
         peer.seconds.push_back(run.seconds);
         peer_extra = std::max(peer_extra, run.extra_bytes);
       }
@@ -432,7 +224,7 @@ class PaddleBench {
   }
 
   void MeasureRowToColumn() {
-    const auto states = MakeStates(Layout::kColumn, false);
+    const auto states = MakeLlmStates(tensors_, Layout::kColumn, false);
     Times ours;
     Times peer;
     for (int i = 0; i < options_.repeats; ++i) {
@@ -440,7 +232,7 @@ class PaddleBench {
         state->Clear();
       }
       ours.seconds.push_back(Seconds([&] {
-        RunRanks(kRanks, [&](ProcessGroup& group) {
+        RunRanks(kLlmRanks, [&](ProcessGroup& group) {
           LoadOptions load;
           load.threads = 1;
           Must(Load(states[static_cast<std::size_t>(group.rank())]->state, dir_, group, load));
@@ -453,7 +245,7 @@ class PaddleBench {
       }
       if (has_peer()) {
         peer.seconds.push_back(
-            RunPeer(options_,
+            RunPeer(options_, kPeer,
                     fmt::format("load '{}' --hidden {} --ranks 2 --layout column", dir_, hidden_))
                 .seconds);
       }
@@ -474,13 +266,14 @@ class PaddleBench {
     Times raw;
     Times ours;
     const auto drop = [this] {
-      for (const std::string& file : DataFiles(dir_)) {
+      for (const std::string& file : FilesOf(dir_, kEnding)) {
         DropCache(file);
       }
     };
     for (int i = 0; i < options_.repeats; ++i) {
       drop();
-      raw.seconds.push_back(RawReadAll(dir_, {scratch.data(), scratch.size()}, 4));
+      raw.seconds.push_back(
+          RawReadAll(FilesOf(dir_, kEnding), {scratch.data(), scratch.size()}, 4));
       drop();
       ours.seconds.push_back(Seconds([&] { Must(Load(state, dir_, *group)); }));
     }
