@@ -98,8 +98,8 @@ class ProgramTest(CommandTest):
         (self.dir / "run").mkdir()
         (self.dir / "run" / ".metadata").write_bytes(b"x")
         answer = self.run_reshard("info", "/run")
-        self.assertEqual(answer.code, 2)
-        self.assertIn("belongs to no checkpoint", answer.err)
+        self.assertEqual(answer.code, 1)
+        self.assertIn(".metadata: byte 0", answer.err)
 
     def test_one_snapshot_by_id_and_a_path_that_looks_like_it(self):
         self.make("run", 0, salt=5)

@@ -211,6 +211,15 @@ TEST(TorchGoldenTest, RankLocalMetadataIsUnited) {
   EXPECT_EQ(opened.catalog.num_objects(), 1U);
 }
 
+TEST(TorchGoldenTest, EnumsMayBePickledByName) {
+  ASSERT_OK_AND_ASSIGN(const Assembled opened, Open(ReadFolder("enum_by_name")));
+  EXPECT_TRUE(opened.faults.empty());
+  ASSERT_EQ(opened.catalog.num_tensors(), 1U);
+  EXPECT_EQ(opened.catalog.key(0), "w");
+  ASSERT_EQ(opened.catalog.num_objects(), 1U);
+  EXPECT_EQ(testing::ToHex(opened.catalog.object_value(0)), "05");
+}
+
 TEST(TorchGoldenTest, HandmadeArchivesRead) {
   for (const std::string name : {"handmade_minimal_zip", "handmade_4k_aligned"}) {
     SCOPED_TRACE(name);

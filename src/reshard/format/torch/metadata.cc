@@ -88,6 +88,9 @@ void AddClasses(std::vector<GlobalRule>& rules, std::string_view module,
                                 {module, "MetadataIndex", kIndex, kObject},
                                 {module, "StorageMeta", kPassedOver, kObject},
                                 {module, kMemoryFormat, kPassedOver, kEnum},
+                                // Python 3.11 pickles an enum as getattr(class, name). A name here
+                                // as everywhere: nothing is looked up.
+                                {"builtins", "getattr", kPassedOver, pickle::kReduce},
                                 {files_module, "_StorageInfo", kStorageInfo, kObject},
                             });
 }
