@@ -16,7 +16,7 @@ constexpr std::size_t kStackBytes = std::size_t{512} << 10;
 void SaveAddressSpace() {
 #ifdef __GLIBC__
   // Each further arena takes 64 MiB of addresses; commands allocate little but large buffers.
-  ::mallopt(M_ARENA_MAX, 1);
+  ::mallopt(M_ARENA_MAX, 1);  // NOLINT(concurrency-mt-unsafe): before any thread is made
   pthread_attr_t attributes;
   if (::pthread_attr_init(&attributes) == 0) {
     if (::pthread_attr_setstacksize(&attributes, kStackBytes) == 0) {

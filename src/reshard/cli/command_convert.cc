@@ -110,9 +110,8 @@ class ConvertCommand final : public Command {
          "where FORMAT can hold them, and so is the id, except that Paddle's format always gets "
          "id 0.",
          "--mesh dp=2,tp=4 stands for ranks in a mesh, eight here, numbered so that the last axis "
-         "counts fastest. --placement 'GLOB=P,P' says for the keys that match what each axis of "
-         "the "
-         "mesh does: replicate, or shard(AXIS) of the tensor (-1: its last). The first rule that "
+         "counts fastest. --placement 'GLOB=P,P' says what each axis of the mesh does for the keys "
+         "that match: replicate, or shard(AXIS) of the tensor (-1: its last). The first rule that "
          "matches counts; tensors without one are cut as by --ranks 8, and tensors without axes "
          "are always whole. What several ranks hold is stored once.",
          "--dtype DTYPE converts all floating-point tensors, but those of 4 and 6 bits; --dtype "
@@ -128,8 +127,7 @@ class ConvertCommand final : public Command {
          "A source in which something is missing or damaged is refused; --exclude leaves tensors "
          "out."},
         {{"reshard convert run7/ckpt@3 run7/whole --to native",
-          "one file that every reader of "
-          "safetensors opens"},
+          "one file that every reader of safetensors opens"},
          {"reshard convert --ranks 8 --memory 2GiB run7/ckpt run8/start --to native",
           "the rows over eight files"},
          {"reshard convert run7/ckpt run8/start --to paddle --mesh dp=2,tp=4 --placement "
