@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "reshard/engine/checkpoint.h"
 #include "reshard/engine/convert_layout.h"
@@ -40,6 +41,15 @@ Bytes ReadTensor(const Catalog& catalog, Storage& storage, TensorId tensor) {
   Bytes bytes(catalog.num_bytes(tensor));
   EXPECT_OK(reader.ReadBox(tensor, WholeBox(catalog.shape(tensor)), bytes));
   return bytes;
+}
+
+std::size_t CountObjectKeys(const Catalog& catalog) {
+  std::size_t keys = 0;
+  for (std::size_t i = 0; i < catalog.num_objects();
+       i = catalog.FindObjects(catalog.object_key(i)).second) {
+    ++keys;
+  }
+  return keys;
 }
 
 /// Everything but the layout is the same.
@@ -132,6 +142,78 @@ TEST_P(ConvertRandomTest, KeepsEveryByteOnAnyNumberOfRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ConvertRandomTest, ::testing::Values(1, 2, 3, 5));
+
+/// Every pair of formats, there and back.
+class ConvertPairTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+/// Converts into a new storage, without what the format cannot hold.
+std::unique_ptr<Storage> ConvertedTo(const std::string& format, Storage& from, bool& empty) {
+  std::unique_ptr<Storage> to = NewMemoryStorage(format);
+  const Result<OpenedCheckpoint> opened = ReadCheckpoint(from);
+  EXPECT_OK(opened);
+  EXPECT_TRUE(opened->faults.empty());
+  ConvertOptions options;
+  options.format = format;
+  options.skip_unsupported = true;
+  const Result<ConvertReport> report = Convert({opened->catalog, from, {}}, *to, options);
+  EXPECT_OK(report);
+  EXPECT_EQ(report->digests_new, 0U) << "every format has an index of ours";
+  EXPECT_EQ(report->digests_equal, report->tensors);
+  EXPECT_EQ(report->tensors + report->objects + report->skipped.size(),
+            opened->catalog.num_tensors() + CountObjectKeys(opened->catalog));
+  empty = report->tensors == 0;
+  return to;
+}
+
+TEST_P(ConvertPairTest, WhatBothHoldComesBack) {
+  const auto& [first, second] = GetParam();
+  std::size_t compared = 0;
+  for (std::uint64_t seed = 101; seed <= 104; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const std::unique_ptr<Storage> from = NewMemoryStorage("from");
+    RunRanks(3, [&](ProcessGroup& group) {
+      EXPECT_OK(Save(RandomDict(seed, group.rank(), 3), *from, group));
+    });
+    bool empty = false;
+    const std::unique_ptr<Storage> a = ConvertedTo(first, *from, empty);
+    const std::unique_ptr<Storage> b = empty ? nullptr : ConvertedTo(second, *a, empty);
+    if (empty) {
+      continue;  // nothing that both hold
+    }
+    const std::unique_ptr<Storage> back = ConvertedTo(first, *b, empty);
+    const Result<OpenedCheckpoint> opened_a = ReadCheckpoint(*a);
+    const Result<OpenedCheckpoint> opened_back = ReadCheckpoint(*back);
+    ASSERT_OK(opened_a);
+    ASSERT_OK(opened_back);
+    const Catalog& before = opened_a->catalog;
+    const Catalog& after = opened_back->catalog;
+    for (TensorId t = 0; t < after.num_tensors(); ++t) {
+      const std::optional<TensorId> same = before.Find(after.key(t));
+      ASSERT_TRUE(same) << after.key(t);
+      EXPECT_EQ(before.dtype(*same), after.dtype(t)) << after.key(t);
+      EXPECT_TRUE(std::ranges::equal(before.shape(*same), after.shape(t))) << after.key(t);
+      EXPECT_EQ(ReadTensor(before, *a, *same), ReadTensor(after, *back, t)) << after.key(t);
+      ++compared;
+    }
+    for (std::size_t i = 0; i < after.num_objects(); ++i) {
+      auto [begin, end] = before.FindObjects(after.object_key(i));
+      while (begin < end && before.object_rank(begin) != after.object_rank(i)) {
+        ++begin;
+      }
+      ASSERT_LT(begin, end) << after.object_key(i);
+      EXPECT_EQ(Bytes(before.object_value(begin).begin(), before.object_value(begin).end()),
+                Bytes(after.object_value(i).begin(), after.object_value(i).end()))
+          << after.object_key(i);
+    }
+  }
+  EXPECT_GT(compared, 10U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, ConvertPairTest,
+    ::testing::Combine(::testing::Values("native", "torch", "paddle", "safetensors"),
+                       ::testing::Values("native", "torch", "paddle", "safetensors")),
+    [](const auto& pair) { return std::get<0>(pair.param) + "_" + std::get<1>(pair.param); });
 
 TEST(ConvertTest, KeepsIdAliasesAndPerRankValues) {
   const std::unique_ptr<Storage> from = SmallCheckpoint();
