@@ -115,7 +115,7 @@ TEST(SaveTorchTest, TheMetadataIsThatOfItsRecords) {
     tensor.shape = Shape(catalog.shape(t).begin(), catalog.shape(t).end());
     for (std::size_t c = 0; c < catalog.num_chunks(t); ++c) {
       const Chunk chunk = catalog.chunk(t, c);
-      const torch::TensorRecord record =
+      const torch::EncodedTensor record =
           torch::EncodeTensorRecord(tensor.dtype, chunk.box.ToBox().extent);
       torch::MetadataChunk& out = tensor.chunks.emplace_back();
       out.box = chunk.box.ToBox();

@@ -34,7 +34,7 @@ Status TorchFiles::Write(const PayloadOptions& options) {
   WriteReport report;
   for (const RankChunk& chunk : chunks) {
     const DType dtype = content().description.tensors[chunk.tensor].dtype;
-    const torch::TensorRecord record = torch::EncodeTensorRecord(dtype, chunk.box.extent);
+    const torch::EncodedTensor record = torch::EncodeTensorRecord(dtype, chunk.box.extent);
     const std::uint64_t end = layout.size();
     const ByteRange range = layout.AddTensor(record);
     literals.back().resize(literals.back().size() + (range.offset - end));

@@ -75,7 +75,7 @@ std::vector<torch::MetadataChunk> ChunksOf(const Catalog& catalog, TensorId tens
     const Chunk chunk = catalog.chunk(tensor, c);
     torch::MetadataChunk& out = chunks.emplace_back();
     out.box = chunk.box.ToBox();
-    const torch::TensorRecord record =
+    const torch::EncodedTensor record =
         torch::EncodeTensorRecord(catalog.dtype(tensor), out.box.extent);
     out.place.file = chunk.file;
     out.place.bytes = {chunk.byte_offset - record.head.size(), record.size()};

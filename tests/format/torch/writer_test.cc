@@ -29,7 +29,7 @@ std::string ObjectPickle(const Value& value) {
 
 TEST(TorchWriterTest, TensorPicklesAreThoseOfTorch) {
   // What torch.save writes of torch.zeros(2, 3), without its memo (BINPUT).
-  const TensorRecord record = EncodeTensorRecord(DType::kFloat32, Shape{2, 3});
+  const EncodedTensor record = EncodeTensorRecord(DType::kFloat32, Shape{2, 3});
   using namespace std::string_literals;  // NOLINT: it has NULs
   const std::string expected =
       "\x80\x02"
@@ -90,7 +90,7 @@ std::vector<Entry> ReadDirectory(ByteSpan tail, std::size_t& end) {
   return out;
 }
 
-void CheckDirectory(const TensorRecord& record, bool large) {
+void CheckDirectory(const EncodedTensor& record, bool large) {
   std::size_t end = 0;
   const std::vector<Entry> entries = ReadDirectory(record.tail, end);
   ASSERT_EQ(entries.size(), 4U);
@@ -127,7 +127,7 @@ TEST(TorchWriterTest, DirectoriesDescribeTheirMembers) {
 
 TEST(TorchWriterTest, APayloadJustBelowFourGibibytesHasALargeDirectory) {
   // The member fits into 32 bits, the directory's offset does not.
-  const TensorRecord record = EncodeTensorRecord(DType::kUint8, Shape{0xFFFFFFFE});
+  const EncodedTensor record = EncodeTensorRecord(DType::kUint8, Shape{0xFFFFFFFE});
   CheckDirectory(record, true);
 }
 
@@ -170,12 +170,12 @@ TEST(TorchWriterTest, OpaqueRecordsAreWrittenAsTheyAre) {
 TEST(TorchWriterTest, RecordsAreLaidOutWithAlignedPayloads) {
   FileLayout layout;
   EXPECT_EQ(layout.AddObject(100), (ByteRange{0, 100}));
-  TensorRecord small = EncodeTensorRecord(DType::kUint8, Shape{5});
+  EncodedTensor small = EncodeTensorRecord(DType::kUint8, Shape{5});
   const ByteRange first = layout.AddTensor(small);
   EXPECT_EQ((first.offset + small.head.size()) % kSmallAlignment, 0U);
   EXPECT_GE(first.offset, 100U);
   EXPECT_LT(first.offset, 100U + kSmallAlignment);
-  const TensorRecord large = EncodeTensorRecord(DType::kUint8, Shape{4096});
+  const EncodedTensor large = EncodeTensorRecord(DType::kUint8, Shape{4096});
   const ByteRange second = layout.AddTensor(large);
   EXPECT_EQ((second.offset + large.head.size()) % kPayloadAlignment, 0U);
   EXPECT_GE(second.offset, first.end());

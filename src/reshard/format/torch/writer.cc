@@ -232,10 +232,10 @@ bool HasDType(DType dtype, int release) {
   }
 }
 
-TensorRecord EncodeTensorRecord(DType dtype, std::span<const std::uint64_t> shape) {
+EncodedTensor EncodeTensorRecord(DType dtype, std::span<const std::uint64_t> shape) {
   Bytes pickle;
   RecordPickle(pickle).Tensor(dtype, shape);
-  TensorRecord record;
+  EncodedTensor record;
   record.payload_bytes = NumBytes(shape, dtype);
   ZipWriter zip(record.head);
   zip.Add("data.pkl", pickle);
@@ -276,7 +276,7 @@ ByteRange FileLayout::AddObject(std::uint64_t size) {
   return range;
 }
 
-ByteRange FileLayout::AddTensor(const TensorRecord& record) {
+ByteRange FileLayout::AddTensor(const EncodedTensor& record) {
   const std::uint64_t alignment =
       record.payload_bytes >= kPayloadAlignment ? kPayloadAlignment : kSmallAlignment;
   const std::uint64_t head = record.head.size();

@@ -35,7 +35,7 @@ Result<int> ParseRelease(std::string_view release);
 bool HasDType(DType dtype, int release);
 
 /// The archive of one tensor: `head`, the payload (dense, row-major), `tail`.
-struct TensorRecord {
+struct EncodedTensor {
   Bytes head;
   Bytes tail;
   std::uint64_t payload_bytes = 0;
@@ -45,7 +45,7 @@ struct TensorRecord {
 
 /// The record of a dense tensor of a dtype that torch has. Checksums of payloads are left out
 /// (zero), as torch's own writer does on demand. Deterministic.
-TensorRecord EncodeTensorRecord(DType dtype, std::span<const std::uint64_t> shape);
+EncodedTensor EncodeTensorRecord(DType dtype, std::span<const std::uint64_t> shape);
 
 /// Why a value cannot be written; nothing when it can: plain values, and opaque ones that are a
 /// record of torch.save, where they stand alone.
@@ -61,7 +61,7 @@ class FileLayout {
   ByteRange AddObject(std::uint64_t size);
 
   /// Places a tensor's record such that its payload is aligned.
-  ByteRange AddTensor(const TensorRecord& record);
+  ByteRange AddTensor(const EncodedTensor& record);
 
   std::uint64_t size() const { return size_; }
 
