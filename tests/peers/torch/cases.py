@@ -52,6 +52,8 @@ OBJECTS = (
     (("optimizer", "param_groups", "betas"), [0.5, 0.25]), (("name",), "r\u00e9sum\u00e9"), (("flag",), True),
     (("blob",), {"bytes": "00ff80417f"}), (("large",), [-70000, 2**40, -2**63, 2**63 - 1]),
     (("deep",), [[], [1, [3, "three"], ["x", None]]]))
+# torch itself would take a list with dicts apart; it loads one that was kept whole.
+KEPT_WHOLE = ((("kept_whole",), [1, {"items": [[3, "three"], ["x", []]]}]),)
 
 
 def objects_spec(objects):

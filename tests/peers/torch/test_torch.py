@@ -84,7 +84,7 @@ class ReshardSaved(unittest.TestCase):
     @classmethod
     def save(cls, name, ranks, *options, salt=0):
         tensors = cases.reshard_case(ranks, release())
-        objects = cases.objects_spec(cases.OBJECTS)
+        objects = cases.objects_spec(cases.OBJECTS + cases.KEPT_WHOLE)
         spec = write_spec(ARGS.dir / f"{name}.json", tensors, salt, objects=objects)
         peer_tool("save", cls.dir / name, spec, "--format", cls.format, "--ranks", ranks, *options)
         peer_tool("check", cls.dir / name, spec)
