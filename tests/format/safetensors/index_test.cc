@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "reshard/format/safetensors/format.h"
 #include "tests/support/allocation_meter.h"
 #include "tests/support/status_matchers.h"
 
@@ -74,6 +75,17 @@ TEST(SafetensorsIndexTest, LargeInLinearTimeAndMemory) {
     many += fmt::format("{}\"{}\":\"{}\"", i == 0 ? "" : ",", i, i);
   }
   EXPECT_THAT(Read(many + "}}"), FailsWith(kIndexTooLarge));
+}
+
+TEST(SafetensorsIndexTest, ASetWithoutFilesIsEmpty) {
+  const std::string text = R"({"weight_map": {}})";
+  MemorySource source(AsBytes(text));
+  ByteSource* const sources[] = {&source};
+  const ForeignRef ref = {"safetensors", "model.safetensors.index.json", 0};
+  ASSERT_OK_AND_ASSIGN(const auto metadata, Format().ReadMetadata(ref, sources));
+  ASSERT_OK_AND_ASSIGN(const Assembled opened, Format().Assemble(ref, *metadata, {}));
+  EXPECT_EQ(opened.catalog.num_tensors(), 0U);
+  EXPECT_TRUE(opened.faults.empty());
 }
 
 TEST(SafetensorsIndexTest, RoundTrip) {

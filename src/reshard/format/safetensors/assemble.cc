@@ -243,8 +243,9 @@ void Assembler::AddNotes() {
         "neither how many there were nor the shapes of the whole tensors",
         files_.size()));
   }
-  if (const auto part = ParsePartName(FileName(0));
-      part && files_.size() == 1 && part->parts > 1 && metadata_.index() == nullptr) {
+  const bool alone = files_.size() == 1 && metadata_.index() == nullptr;
+  if (const auto part = alone ? ParsePartName(FileName(0)) : std::nullopt;
+      part && part->parts > 1) {
     notes_.push_back(fmt::format("{} is one of {} files: the tensors of the others are not here",
                                  FileName(0), part->parts));
   }
