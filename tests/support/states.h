@@ -73,14 +73,18 @@ inline Tensor TargetTensor(DType dtype, const Shape& shape, std::vector<Box> box
 inline std::vector<float> Floats(const Tensor& tensor) {
   const TensorShard& shard = tensor.shards.at(0);
   std::vector<float> out(NumElements(shard.box.extent));
-  std::memcpy(out.data(), shard.view.data, out.size() * sizeof(float));
+  if (!out.empty()) {  // else null
+    std::memcpy(out.data(), shard.view.data, out.size() * sizeof(float));
+  }
   return out;
 }
 
 /// A float32 tensor of one axis, whole.
 inline Tensor FloatTensor(const std::vector<float>& values) {
   Tensor tensor = TargetTensor(DType::kFloat32, {values.size()}, {WholeBox(Shape{values.size()})});
-  std::memcpy(tensor.shards[0].view.data, values.data(), values.size() * sizeof(float));
+  if (!values.empty()) {  // else null
+    std::memcpy(tensor.shards[0].view.data, values.data(), values.size() * sizeof(float));
+  }
   return tensor;
 }
 
