@@ -2,6 +2,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -30,6 +31,7 @@ struct Letter {
 
 struct Posted {
   MutableByteSpan out;
+  std::function<void(ByteSpan)> take;
   TransferStatus status;
 };
 
@@ -76,7 +78,8 @@ class ThreadTransport final : public Transport {
   int max_channel() const override { return 1 << 30; }
 
   TransferId Send(int to, int channel, ByteSpan data) override;
-  TransferId Receive(int from, int channel, MutableByteSpan out) override;
+  TransferId Receive(int from, int channel, MutableByteSpan out,
+                     std::function<void(ByteSpan)> take) override;
   TransferStatus Test(TransferId id) override;
   void Drop(std::span<const TransferId> ids, std::shared_ptr<const void> keep) override;
   void SendControl(int to, ByteSpan frame) override;
@@ -128,9 +131,11 @@ TransferId ThreadTransport::Send(int to, int channel, ByteSpan data) {
   return Add({std::move(letter), nullptr, 0, 0});
 }
 
-TransferId ThreadTransport::Receive(int from, int channel, MutableByteSpan out) {
+TransferId ThreadTransport::Receive(int from, int channel, MutableByteSpan out,
+                                    std::function<void(ByteSpan)> take) {
   auto posted = std::make_shared<Posted>();
   posted->out = out;
+  posted->take = std::move(take);
   Mailbox& box = hub_->at(rank_);
   {
     MutexLock lock(box.mutex);
@@ -151,7 +156,11 @@ void ThreadTransport::Copy(int from, Letter& letter, Posted& posted) {
                               " bytes came where " + std::to_string(posted.out.size()) +
                               " were expected";
     } else {
-      std::copy(letter.data.begin(), letter.data.end(), posted.out.begin());
+      if (posted.take && letter.data.size() == posted.out.size()) {
+        posted.take(letter.data);
+      } else {
+        std::copy(letter.data.begin(), letter.data.end(), posted.out.begin());
+      }
       posted.status.state = State::kDone;
       posted.status.size = letter.data.size();
     }

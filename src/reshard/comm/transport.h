@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -53,8 +54,11 @@ class Transport {
   /// Starts sending. `data` must stay as it is until Test says done or Drop took over.
   virtual TransferId Send(int to, int channel, ByteSpan data) = 0;
 
-  /// Starts receiving the next message, which may be shorter than `out`.
-  virtual TransferId Receive(int from, int channel, MutableByteSpan out) = 0;
+  /// Starts receiving the next message, which may be shorter than `out`. With `take`, a transport
+  /// that reaches the sender's memory may call it from Test with a message as long as `out`, which
+  /// stays as it is then.
+  virtual TransferId Receive(int from, int channel, MutableByteSpan out,
+                             std::function<void(ByteSpan)> take) = 0;
 
   /// Moves on and tells how far it is. An id that was answered with done or failed is gone.
   virtual TransferStatus Test(TransferId id) = 0;

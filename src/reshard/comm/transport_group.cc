@@ -73,7 +73,12 @@ class TransportGroup final : public ProcessGroup {
   Result<Bytes> Broadcast(ByteSpan mine, int root, Wait wait) override;
   Result<std::vector<Bytes>> AllGather(ByteSpan mine, Wait wait) override;
   Status AllToAllV(std::span<const ByteSpan> send, std::span<const MutableByteSpan> receive,
-                   Wait wait) override;
+                   Wait wait) override {
+    return AllToAllTake(send, receive, {}, wait);
+  }
+
+  Status AllToAllTake(std::span<const ByteSpan> send, std::span<const MutableByteSpan> receive,
+                      const TakeMessage& take, Wait wait) override;
   Status Barrier(Wait wait) override;
 
   void Beat() override {
@@ -99,7 +104,8 @@ class TransportGroup final : public ProcessGroup {
   tl::unexpected<Error> Die(ErrorCode code, std::string_view reason, std::string message);
 
   void Send(int to, ByteSpan data, std::vector<Pending>& pending);
-  void Receive(int from, MutableByteSpan out, std::vector<Pending>& pending);
+  void Receive(int from, MutableByteSpan out, std::vector<Pending>& pending,
+               const std::function<void(ByteSpan)>& take = {});
   void SendBlob(int to, const Bytes& framed, std::vector<Pending>& pending);
 
   /// Receives one blob of each of `from`, in that order, into buffers->blobs.
@@ -163,11 +169,14 @@ void TransportGroup::Send(int to, ByteSpan data, std::vector<Pending>& pending) 
   }
 }
 
-void TransportGroup::Receive(int from, MutableByteSpan out, std::vector<Pending>& pending) {
+void TransportGroup::Receive(int from, MutableByteSpan out, std::vector<Pending>& pending,
+                             const std::function<void(ByteSpan)>& take) {
+  const bool whole = out.size() <= max_message();
   while (!out.empty()) {
     const MutableByteSpan piece = out.first(std::min(out.size(), max_message()));
-    pending.push_back({job_->transport().Receive(Member(from), context_, piece), from, true,
-                       nullptr, piece.size()});
+    const TransferId id = job_->transport().Receive(
+        Member(from), context_, piece, whole ? take : std::function<void(ByteSpan)>());
+    pending.push_back({id, from, true, nullptr, piece.size()});
     out = out.subspan(piece.size());
   }
 }
@@ -392,8 +401,9 @@ Result<std::vector<Bytes>> TransportGroup::AllGather(ByteSpan mine, Wait wait) {
   return all;
 }
 
-Status TransportGroup::AllToAllV(std::span<const ByteSpan> send,
-                                 std::span<const MutableByteSpan> receive, Wait wait) {
+Status TransportGroup::AllToAllTake(std::span<const ByteSpan> send,
+                                    std::span<const MutableByteSpan> receive,
+                                    const TakeMessage& take, Wait wait) {
   RESHARD_TRY(CheckAlive());
   const auto me = static_cast<std::size_t>(rank_);
   if (send.size() != members_.size() || receive.size() != members_.size() ||
@@ -405,9 +415,18 @@ Status TransportGroup::AllToAllV(std::span<const ByteSpan> send,
                     global_rank(), members_.size()));
   }
   std::vector<Pending> pending;
+  std::vector<bool> taken(members_.size(), !take);
   for (int step = 1; step < size(); ++step) {
     const int from = (rank_ - step + size()) % size();
-    Receive(from, receive[static_cast<std::size_t>(from)], pending);
+    const auto index = static_cast<std::size_t>(from);
+    std::function<void(ByteSpan)> take_here;
+    if (take) {
+      take_here = [&take, &taken, from, index](ByteSpan message) {
+        taken[index] = true;
+        take(from, message);
+      };
+    }
+    Receive(from, receive[index], pending, take_here);
   }
   // Each rank starts with another peer, so that not all press on rank 0 first.
   for (int step = 1; step < size(); ++step) {
@@ -415,7 +434,13 @@ Status TransportGroup::AllToAllV(std::span<const ByteSpan> send,
     Send(to, send[static_cast<std::size_t>(to)], pending);
   }
   std::copy(send[me].begin(), send[me].end(), receive[me].begin());
-  return WaitAll(pending, wait, nullptr);
+  RESHARD_TRY(WaitAll(pending, wait, nullptr));
+  for (std::size_t from = 0; from < receive.size(); ++from) {
+    if (!taken[from] && !receive[from].empty()) {
+      take(static_cast<int>(from), receive[from]);
+    }
+  }
+  return OkStatus();
 }
 
 Status TransportGroup::Barrier(Wait wait) {

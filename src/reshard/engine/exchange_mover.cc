@@ -317,29 +317,29 @@ class ExchangeMover {
       send[rank] = ByteSpan(round.send[rank]).first(round.send_bytes[rank]);
       received += sizes[rank];
     }
-    Status moved = group_.AllToAllV(send, receive);
+    const auto place = [this, r](int from, ByteSpan message) {
+      if (local_.ok()) {  // else there may be no memory behind the targets, and nobody looks at it
+        Place(UnitsInRound(static_cast<std::size_t>(from), r), message);
+      }
+    };
+    Status moved = group_.AllToAllTake(send, receive, place);
     if (!moved.ok()) {
       KeepForGood(std::move(received_));
-      return moved;
     }
-    if (!local_.ok()) {  // there may be no memory behind the targets, and nobody will look at it
-      return OkStatus();
+    return moved;
+  }
+
+  /// Takes what another rank read of its units to this rank's memory.
+  void Place(std::span<const Unit> units, ByteSpan message) const {
+    const std::byte* at = message.data();
+    for (const Unit& unit : units) {
+      pieces_[me_].ForEachIn(unit, [&](std::size_t i, const Piece& piece, ByteRange window) {
+        const ByteRange dense = DenseWindow(piece, window);
+        RunCopyWindow(from_dense_[i].nest, dense, at,
+                      targets_[piece.want].base + from_dense_[i].offset);
+        at += dense.size;
+      });
     }
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      std::uint64_t at = 0;
-      for (const Unit& unit : UnitsInRound(rank, r)) {
-        if (rank == me_) {
-          break;
-        }
-        pieces_[me_].ForEachIn(unit, [&](std::size_t i, const Piece& piece, ByteRange window) {
-          const ByteRange dense = DenseWindow(piece, window);
-          RunCopyWindow(from_dense_[i].nest, dense, received_[rank].data() + at,
-                        targets_[piece.want].base + from_dense_[i].offset);
-          at += dense.size;
-        });
-      }
-    }
-    return OkStatus();
   }
 
   const MoveContext& context_;

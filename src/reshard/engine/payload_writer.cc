@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "reshard/base/mutex.h"
 #include "reshard/base/thread_pool.h"
 #include "reshard/catalog/catalog.h"
 #include "reshard/codec/crc64.h"
@@ -93,11 +94,37 @@ Status ReadSource(const PayloadSegment& segment, ByteRange window, std::byte* ou
   return OkStatus();
 }
 
+/// Lets some threads write at once. Writers that all wait for the disk would get their buffers back
+/// together and leave the disk idle while they fill them: half of them keep it busy.
+class WriteGate {
+ public:
+  explicit WriteGate(std::size_t threads) : free_(threads > 2 ? (threads + 1) / 2 : threads) {}
+
+  void Enter() {
+    MutexLock lock(mutex_);
+    while (free_ == 0) {
+      left_.wait(mutex_);
+    }
+    --free_;
+  }
+
+  void Leave() {
+    MutexLock lock(mutex_);
+    ++free_;
+    left_.notify_one();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar left_;
+  std::size_t free_ RESHARD_GUARDED_BY(mutex_);
+};
+
 class PayloadWriter {
  public:
   PayloadWriter(WritableObject& out, std::uint64_t payload_offset,
                 const std::vector<PayloadSegment>& segments, const PayloadOptions& options)
-      : out_(out), payload_offset_(payload_offset), options_(options) {
+      : out_(out), payload_offset_(payload_offset), options_(options), gate_(options.threads) {
     segments_.reserve(segments.size());
     std::size_t chunks = 0;
     for (const PayloadSegment& segment : segments) {
@@ -166,7 +193,10 @@ class PayloadWriter {
         (size + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
     std::fill(buffer.begin() + static_cast<std::ptrdiff_t>(size),
               buffer.begin() + static_cast<std::ptrdiff_t>(padded), std::byte{0});
-    RESHARD_TRY(out_.WriteAt(payload_offset_ + begin, buffer.first(padded)));
+    gate_.Enter();
+    Status written = out_.WriteAt(payload_offset_ + begin, buffer.first(padded));
+    gate_.Leave();
+    RESHARD_TRY(std::move(written));
     return options_.progress ? options_.progress(size) : OkStatus();
   }
 
@@ -218,6 +248,7 @@ class PayloadWriter {
   WritableObject& out_;
   std::uint64_t payload_offset_;
   const PayloadOptions& options_;
+  WriteGate gate_;
   std::vector<Prepared> segments_;
   std::uint64_t bytes_ = 0;
   std::vector<std::uint64_t> blocks_;  // each written by one thread

@@ -58,7 +58,8 @@ class MpiTransport final : public Transport {
   int max_channel() const override { return max_channel_; }
 
   TransferId Send(int to, int channel, ByteSpan data) override;
-  TransferId Receive(int from, int channel, MutableByteSpan out) override;
+  TransferId Receive(int from, int channel, MutableByteSpan out,
+                     std::function<void(ByteSpan)> take) override;
   TransferStatus Test(TransferId id) override;
   void Drop(std::span<const TransferId> ids, std::shared_ptr<const void> keep) override;
   void SendControl(int to, ByteSpan frame) override;
@@ -175,7 +176,8 @@ TransferId MpiTransport::Send(int to, int channel, ByteSpan data) {
   return next_++;
 }
 
-TransferId MpiTransport::Receive(int from, int channel, MutableByteSpan out) {
+TransferId MpiTransport::Receive(int from, int channel, MutableByteSpan out,
+                                 std::function<void(ByteSpan)> /*take*/) {
   MutexLock lock(mutex_);
   Transfer transfer;
   transfer.receive = true;

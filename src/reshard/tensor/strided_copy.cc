@@ -18,6 +18,10 @@ namespace {
 // third of the traffic).
 constexpr std::uint64_t kStreamBytes = 8 << 20;
 
+// The same for what is scattered window by window: it is one of many pieces on their way to memory
+// that nobody reads before all have come.
+constexpr std::uint64_t kStreamScatterBytes = 128 << 10;
+
 // A nest on its way to the kernels: loops may be reordered, because its runs are independent.
 class NestRunner {
  public:
@@ -228,7 +232,8 @@ class WindowRunner {
       dst = free;
     }
     // What is gathered goes through a checksum or to a device next: keep it in the cache.
-    NestRunner runner(nest_.run_bytes, src, dst, !kGather && nest_.num_bytes() >= kStreamBytes);
+    NestRunner runner(nest_.run_bytes, src, dst,
+                      !kGather && nest_.num_bytes() >= kStreamScatterBytes);
     runner.Add(head);
     for (std::size_t i = level + 1; i < nest_.loops.size(); ++i) {
       runner.Add(nest_.loops[i]);
