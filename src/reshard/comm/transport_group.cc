@@ -72,6 +72,7 @@ class TransportGroup final : public ProcessGroup {
   Result<std::vector<Bytes>> Gather(ByteSpan mine, int root, Wait wait) override;
   Result<Bytes> Broadcast(ByteSpan mine, int root, Wait wait) override;
   Result<std::vector<Bytes>> AllGather(ByteSpan mine, Wait wait) override;
+
   Status AllToAllV(std::span<const ByteSpan> send, std::span<const MutableByteSpan> receive,
                    Wait wait) override {
     return AllToAllTake(send, receive, {}, wait);
@@ -174,8 +175,8 @@ void TransportGroup::Receive(int from, MutableByteSpan out, std::vector<Pending>
   const bool whole = out.size() <= max_message();
   while (!out.empty()) {
     const MutableByteSpan piece = out.first(std::min(out.size(), max_message()));
-    const TransferId id = job_->transport().Receive(
-        Member(from), context_, piece, whole ? take : std::function<void(ByteSpan)>());
+    const TransferId id = job_->transport().Receive(Member(from), context_, piece,
+                                                    whole ? take : std::function<void(ByteSpan)>());
     pending.push_back({id, from, true, nullptr, piece.size()});
     out = out.subspan(piece.size());
   }
