@@ -42,7 +42,8 @@ Status DoAllGather(ProcessGroup& group) {
 
 Status DoAgree(ProcessGroup& group) { return group.Agree(OkStatus()); }
 
-Status DoAllToAllV(ProcessGroup& group) {
+/// With `take`: what AllToAllTake gives it.
+Status DoExchange(ProcessGroup& group, const TakeMessage& take) {
   const auto n = static_cast<std::size_t>(group.size());
   const Bytes out(100000);
   Bytes in(100000 * n);
@@ -51,7 +52,13 @@ Status DoAllToAllV(ProcessGroup& group) {
   for (std::size_t i = 0; i < n; ++i) {
     receive.push_back(MutableByteSpan(in).subspan(i * 100000, 100000));
   }
-  return group.AllToAllV(send, receive);
+  return take ? group.AllToAllTake(send, receive, take) : group.AllToAllV(send, receive);
+}
+
+Status DoAllToAllV(ProcessGroup& group) { return DoExchange(group, {}); }
+
+Status DoAllToAllTake(ProcessGroup& group) {
+  return DoExchange(group, [](int, ByteSpan) {});
 }
 
 Status DoDuplicate(ProcessGroup& group) {
@@ -75,6 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          NamedCollective{"AllGather", &DoAllGather},
                                          NamedCollective{"Agree", &DoAgree},
                                          NamedCollective{"AllToAllV", &DoAllToAllV},
+                                         NamedCollective{"AllToAllTake", &DoAllToAllTake},
                                          NamedCollective{"Duplicate", &DoDuplicate}),
                        ::testing::Values(0, 3)),
     [](const ::testing::TestParamInfo<std::tuple<NamedCollective, int>>& param) {
@@ -99,6 +107,7 @@ TEST_P(SilentRankTest, IsNamedByAllOthersInTime) {
   for (const auto& group : groups) {
     EXPECT_EQ(ExpectNames(group->Barrier(), silent), "");
     EXPECT_EQ(ExpectNames(DoAllToAllV(*group), silent), "");
+    EXPECT_EQ(ExpectNames(DoAllToAllTake(*group), silent), "");
   }
   EXPECT_LT(steady_clock::now() - again, kDeadline / 2);
 }
@@ -204,7 +213,8 @@ TEST(FailureTest, LeavingRightAfterAnExchangeIsFine) {
     Groups groups = ThreadProcessGroups(4);
     EXPECT_EQ(OnEveryRank(groups,
                           [&](ProcessGroup& group, int rank) {
-                            const Status status = DoAllToAllV(group);
+                            const Status status =
+                                round % 2 == 0 ? DoAllToAllV(group) : DoAllToAllTake(group);
                             groups[static_cast<std::size_t>(rank)].reset();
                             return status.ok() ? "" : status.error().ToString();
                           }),

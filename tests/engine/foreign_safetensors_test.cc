@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -328,6 +329,99 @@ TEST(ForeignSafetensorsTest, IndexGivesChecksums) {
     Put(*storage, file.name, bytes);
     ASSERT_OK_AND_ASSIGN(const VerifyReport again, Verify(*storage));
     EXPECT_EQ(again.whole(), !set && file.size <= 65536) << "the index of another file is ignored";
+  }
+}
+
+/// A file with an index, whose first bytes hold header and tensors: what happens to it later.
+class IndexedFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = (fs::temp_directory_path() / "reshard-indexed-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    root_ = path;
+  }
+
+  void TearDown() override { fs::remove_all(root_); }
+
+  /// Writes a file of `size` bytes of data and its index.
+  void Make(std::uint64_t size) {
+    bytes_ = FileOf({{"v", {size / 2}, 7}, {"w", {size - size / 2}, 9}});
+    WriteFile(File(), bytes_);
+    auto storage = OpenPosixPath(root_.string());
+    ASSERT_OK(storage);
+    ASSERT_OK_AND_ASSIGN(const auto refs, FindForeign(**storage));
+    ASSERT_OK(WriteIndex(**storage, refs.at(0), {}));
+  }
+
+  /// Writes `bytes` over the file; `same_time`: its time stays what it was.
+  void Replace(ByteSpan bytes, bool same_time) {
+    const fs::file_time_type time = fs::last_write_time(File());
+    WriteFile(File(), bytes);
+    fs::last_write_time(File(), same_time ? time : time + std::chrono::seconds(5));
+  }
+
+  void FlipByte(std::size_t at, bool same_time) {
+    Bytes damaged = bytes_;
+    damaged[at] ^= std::byte{1};
+    Replace(damaged, same_time);
+  }
+
+  VerifyReport Verified() {
+    auto storage = OpenPosixPath(root_.string());
+    EXPECT_OK(storage);
+    auto report = Verify(**storage);
+    EXPECT_OK(report);
+    return report.ok() ? *report : VerifyReport();
+  }
+
+  /// The reasons of the faults that verify finds.
+  std::vector<std::string> Reasons() {
+    std::vector<std::string> out;
+    const VerifyReport report = Verified();
+    for (const VerifyFault& fault : report.snapshots.at(0).faults) {
+      out.push_back(fault.error.reason);
+    }
+    return out;
+  }
+
+  fs::path File() const { return root_ / "x.safetensors"; }
+
+  fs::path root_;
+  Bytes bytes_;
+};
+
+TEST_F(IndexedFileTest, DamageAtItsBeginningIsFound) {
+  Make(std::uint64_t{3} << 20);
+  for (const bool same_time : {true, false}) {
+    FlipByte(5000, same_time);
+    EXPECT_THAT(Reasons(), ElementsAre("BLOCK_CHECKSUM"));
+    auto storage = OpenPosixPath(root_.string());
+    ASSERT_OK(storage);
+    EXPECT_TRUE(OpenAll(**storage).has_checksums);
+  }
+}
+
+TEST_F(IndexedFileTest, DamageOfItsHeaderIsFound) {
+  Make(std::uint64_t{3} << 20);
+  FlipByte(8, false);  // the brace
+  EXPECT_THAT(Reasons(), ElementsAre("BAD_HEADER", "BLOCK_CHECKSUM"));
+}
+
+TEST_F(IndexedFileTest, DamageOfASmallOneIsFoundByItsTime) {
+  Make(5000);
+  FlipByte(4000, true);
+  EXPECT_THAT(Reasons(), ElementsAre("BLOCK_CHECKSUM"));
+}
+
+TEST_F(IndexedFileTest, WrittenAgainItIsNotTakenForDamaged) {
+  for (const std::uint64_t size : {std::uint64_t{3} << 20, std::uint64_t{5000}}) {
+    Make(size);
+    Replace(FileOf({{"v", {size / 2}, 8}, {"w", {size - size / 2}, 10}}), false);
+    const VerifyReport report = Verified();
+    EXPECT_TRUE(report.whole());
+    EXPECT_TRUE(report.snapshots.at(0).structure_only);
+    ASSERT_EQ(report.notes.size(), 1U);
+    EXPECT_THAT(report.notes[0], HasSubstr("x.safetensors was written again after it"));
   }
 }
 

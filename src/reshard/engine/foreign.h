@@ -53,8 +53,9 @@ struct ForeignIndex {
 std::string IndexNameOf(const ForeignRef& ref);
 
 /// Reads the index. It is ignored, with a note, when the foreign metadata is not the one it
-/// records, or when it is damaged. Where a data file's time changed, the digests of its tensors are
-/// left out (checksums stay). Errors: kIo.
+/// records, or when it is damaged; not where metadata inside a data file was damaged rather than
+/// written again, so that the index's checksums find that. Where a data file's time changed, the
+/// digests of its tensors are left out (checksums stay). Errors: kIo.
 Result<ForeignIndex> ReadIndex(Storage& storage, const ForeignRef& ref);
 
 /// Opens and decodes the metadata. Errors: those of Storage::Open, naming the file, and of the
