@@ -42,8 +42,7 @@ Status DoAllGather(ProcessGroup& group) {
 
 Status DoAgree(ProcessGroup& group) { return group.Agree(OkStatus()); }
 
-/// With `take`: what AllToAllTake gives it.
-Status DoExchange(ProcessGroup& group, const TakeMessage& take) {
+Status DoAllToAllV(ProcessGroup& group) {
   const auto n = static_cast<std::size_t>(group.size());
   const Bytes out(100000);
   Bytes in(100000 * n);
@@ -52,13 +51,7 @@ Status DoExchange(ProcessGroup& group, const TakeMessage& take) {
   for (std::size_t i = 0; i < n; ++i) {
     receive.push_back(MutableByteSpan(in).subspan(i * 100000, 100000));
   }
-  return take ? group.AllToAllTake(send, receive, take) : group.AllToAllV(send, receive);
-}
-
-Status DoAllToAllV(ProcessGroup& group) { return DoExchange(group, {}); }
-
-Status DoAllToAllTake(ProcessGroup& group) {
-  return DoExchange(group, [](int, ByteSpan) {});
+  return group.AllToAllV(send, receive);
 }
 
 Status DoDuplicate(ProcessGroup& group) {
@@ -82,7 +75,6 @@ INSTANTIATE_TEST_SUITE_P(
                                          NamedCollective{"AllGather", &DoAllGather},
                                          NamedCollective{"Agree", &DoAgree},
                                          NamedCollective{"AllToAllV", &DoAllToAllV},
-                                         NamedCollective{"AllToAllTake", &DoAllToAllTake},
                                          NamedCollective{"Duplicate", &DoDuplicate}),
                        ::testing::Values(0, 3)),
     [](const ::testing::TestParamInfo<std::tuple<NamedCollective, int>>& param) {
@@ -107,7 +99,6 @@ TEST_P(SilentRankTest, IsNamedByAllOthersInTime) {
   for (const auto& group : groups) {
     EXPECT_EQ(ExpectNames(group->Barrier(), silent), "");
     EXPECT_EQ(ExpectNames(DoAllToAllV(*group), silent), "");
-    EXPECT_EQ(ExpectNames(DoAllToAllTake(*group), silent), "");
   }
   EXPECT_LT(steady_clock::now() - again, kDeadline / 2);
 }
@@ -213,8 +204,7 @@ TEST(FailureTest, LeavingRightAfterAnExchangeIsFine) {
     Groups groups = ThreadProcessGroups(4);
     EXPECT_EQ(OnEveryRank(groups,
                           [&](ProcessGroup& group, int rank) {
-                            const Status status =
-                                round % 2 == 0 ? DoAllToAllV(group) : DoAllToAllTake(group);
+                            const Status status = DoAllToAllV(group);
                             groups[static_cast<std::size_t>(rank)].reset();
                             return status.ok() ? "" : status.error().ToString();
                           }),

@@ -171,21 +171,21 @@ INSTANTIATE_TEST_SUITE_P(Modes, SaveFaultTest,
                                   (std::get<1>(modes.param) ? "Overwrite" : "New");
                          });
 
-class LoadFaultTest : public ::testing::TestWithParam<std::tuple<int, Transfer>> {};
+class LoadFaultTest : public ::testing::TestWithParam<std::tuple<int, Movement>> {};
 
 TEST_P(LoadFaultTest, RightDataOrOneErrorAtEveryOperation) {
-  const auto [ranks, transfer] = GetParam();
+  const auto& [ranks, movement] = GetParam();
   const auto base = NewMemoryStorage();
   SaveVersion(*base, 1, 3, 0, false);
   std::uint64_t states = 0;
-  const auto run = [&, n = ranks, how = transfer](const Fault& fault) {
+  const auto run = [&, n = ranks, how = movement](const Fault& fault) {
     SCOPED_TRACE(Describe(fault));
     Hit hit;
-    const auto results = OnRanks(n, [&](ProcessGroup& group) {
+    const auto load = [&](ProcessGroup& group) {
       const auto faulty = Wrap(*base, fault, group.rank(), hit);
       StateDict state = StateOf(0, group.rank(), n, false);
       LoadOptions options;
-      options.transfer = how;
+      options.transfer = how.transfer;
       options.threads = 1;
       auto report = Load(state, *faulty, group, options);
       if (report.ok()) {
@@ -194,7 +194,8 @@ TEST_P(LoadFaultTest, RightDataOrOneErrorAtEveryOperation) {
         EXPECT_EQ(state.Find("version")->get_if<std::int64_t>()[0], -1);
       }
       return report;
-    });
+    };
+    const auto results = OnRanks(n, load, {}, how.apart);
     ExpectOneOutcome(results);
     return hit.happened.load();
   };
@@ -213,12 +214,10 @@ TEST_P(LoadFaultTest, RightDataOrOneErrorAtEveryOperation) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, LoadFaultTest,
                          ::testing::Combine(::testing::Values(1, 3),
-                                            ::testing::Values(Transfer::kDirect,
-                                                              Transfer::kExchange)),
+                                            ::testing::ValuesIn(Movements())),
                          [](const auto& modes) {
                            return std::to_string(std::get<0>(modes.param)) + "Ranks" +
-                                  (std::get<1>(modes.param) == Transfer::kDirect ? "Direct"
-                                                                                 : "Exchange");
+                                  std::get<1>(modes.param).name;
                          });
 
 /// A checkpoint of three ranks in memory whose files can be damaged.

@@ -10,7 +10,7 @@
 #include "reshard/engine/load.h"
 #include "reshard/engine/save.h"
 #include "reshard/storage/memory_storage.h"
-#include "tests/support/ranks.h"
+#include "tests/support/states.h"
 #include "tests/support/status_matchers.h"
 
 namespace reshard::testing {
@@ -104,7 +104,7 @@ Tensor MakeTensor(const Spec& spec, int rank, int size, std::uint64_t seed) {
   return tensor;
 }
 
-class ReshardRandomTest : public ::testing::TestWithParam<Transfer> {};
+class ReshardRandomTest : public ::testing::TestWithParam<Movement> {};
 
 TEST_P(ReshardRandomTest, EveryElementArrivesOnEveryLayout) {
   const char* fixed = std::getenv("RESHARD_TEST_SEED");
@@ -129,30 +129,31 @@ TEST_P(ReshardRandomTest, EveryElementArrivesOnEveryLayout) {
       options.plan.min_cut_bytes = 1000;
       ASSERT_OK(Save(state, *storage, group, options));
     });
-    RunRanks(loaders, [&](ProcessGroup& group) {
+    const auto load = [&](ProcessGroup& group) {
       StateDict state;
       for (const Spec& spec : specs) {
         state["model"][spec.key] = MakeTensor(spec, group.rank(), loaders, seed + 1);
       }
       LoadOptions options;
-      options.transfer = GetParam();
+      options.transfer = GetParam().transfer;
       options.memory_bytes = 4 * 1024 * 1024;
       const Result<LoadReport> report = Load(state, *storage, group, options);
       ASSERT_OK(report);
-      EXPECT_EQ(report->exchanged && GetParam() == Transfer::kDirect, false);
+      EXPECT_EQ(report->exchanged && GetParam().transfer == Transfer::kDirect, false);
       for (const Spec& spec : specs) {
         const auto* tensor = state["model"][spec.key].get_if<Tensor>();
         EXPECT_EQ(CountWrong(*tensor, spec.salt), 0U)
             << "RESHARD_TEST_SEED=" << seed << " " << spec.key << " " << Info(spec.dtype).name
             << " " << ToString(spec.shape);
       }
-    });
+    };
+    RunRanks(loaders, load, {}, GetParam().apart);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transfers, ReshardRandomTest,
-                         ::testing::Values(Transfer::kAuto, Transfer::kDirect,
-                                           Transfer::kExchange));
+INSTANTIATE_TEST_SUITE_P(Auto, ReshardRandomTest,
+                         ::testing::Values(Movement{"Auto", Transfer::kAuto, false}));
+INSTANTIATE_TEST_SUITE_P(Movements, ReshardRandomTest, ::testing::ValuesIn(Movements()));
 
 }  // namespace
 }  // namespace reshard::testing

@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <mutex>
+#include <thread>
 
 #include "reshard/storage/fault_storage.h"
 #include "tests/support/states.h"
@@ -44,16 +48,23 @@ TEST(TransferTest, ExchangeReadsEachByteOnce) {
   SaveRows(*storage, shape, 4, 1);
   LoadOptions options;
   options.transfer = Transfer::kExchange;
-  for (const int ranks : {1, 2, 4, 7}) {
-    const auto reports = OnRanks(
-        ranks, [&](ProcessGroup& group) { return LoadCut(group, *storage, shape, 1, 1, options); });
-    std::uint64_t read = 0;
-    for (const auto& report : reports) {
-      ASSERT_OK(report);
-      EXPECT_TRUE(report->exchanged);
-      read += report->bytes_read;
+  for (const bool apart : {false, true}) {
+    std::uint64_t received = 0;
+    for (const int ranks : {1, 2, 4, 7}) {
+      const auto reports = OnRanks(
+          ranks,
+          [&](ProcessGroup& group) { return LoadCut(group, *storage, shape, 1, 1, options); }, {},
+          apart);
+      std::uint64_t read = 0;
+      for (const auto& report : reports) {
+        ASSERT_OK(report);
+        EXPECT_TRUE(report->exchanged);
+        read += report->bytes_read;
+        received += ranks == 2 ? report->bytes_received : 0;
+      }
+      EXPECT_EQ(read, 512U * 2000 * 4) << ranks;
     }
-    EXPECT_EQ(read, 512U * 2000 * 4) << ranks;
+    EXPECT_EQ(received, 512U * 2000 * 4 / 2) << "half of each rank's columns was read by the other";
   }
 }
 
@@ -224,8 +235,8 @@ TEST(TransferTest, SinkLoadOfManyTimesTheMemoryStaysInBounds) {
   const Shape shape = {6144, 1024};
   const auto storage = NewMemoryStorage();
   SaveRows(*storage, shape, 2, 1);
-  for (const Transfer transfer : {Transfer::kDirect, Transfer::kExchange}) {
-    const auto results = OnRanks(3, [&](ProcessGroup& group) {
+  for (const Movement& movement : Movements()) {
+    const auto load = [&](ProcessGroup& group) {
       const Box box = CutBox(shape, 0, group.rank(), 3);
       int calls_after_error = -1;
       StateDict state;
@@ -243,12 +254,13 @@ TEST(TransferTest, SinkLoadOfManyTimesTheMemoryStaysInBounds) {
                                {}});
       state["w"] = std::move(tensor);
       LoadOptions options;
-      options.transfer = transfer;
+      options.transfer = movement.transfer;
       options.memory_bytes = 1 << 20;
       auto report = Load(state, *storage, group, options);
       EXPECT_LE(calls_after_error, 0);
       return report;
-    });
+    };
+    const auto results = OnRanks(3, load, {}, movement.apart);
     ExpectOneOutcome(results);
     ASSERT_THAT(results[0], FailsWith("DEVICE"));
     EXPECT_THAT(results[0].error().message, HasSubstr("rank 1: "));
@@ -270,7 +282,7 @@ TEST(TransferTest, RankWithAFailedSmallPhaseSurvivesALargerOne) {
     }
     ASSERT_OK(Save(state, *storage, group));
   });
-  const auto results = OnRanks(2, [&](ProcessGroup& group) {
+  const auto load = [&](ProcessGroup& group) {
     const auto sink = [&group](std::uint64_t, ByteSpan) -> Status {
       if (group.rank() == 0) {
         return MakeError(ErrorCode::kUnavailable, "DEVICE", "no device");
@@ -291,9 +303,59 @@ TEST(TransferTest, RankWithAFailedSmallPhaseSurvivesALargerOne) {
     options.transfer = Transfer::kExchange;
     options.memory_bytes = 4 * ((1 << 20) - 100);  // the first 256 KiB part does not fit beside "a"
     return Load(state, *storage, group, options);
-  });
-  ExpectOneOutcome(results);
-  EXPECT_THAT(results[0], FailsWith("DEVICE"));
+  };
+  for (const bool apart : {false, true}) {
+    const auto results = OnRanks(2, load, {}, apart);
+    ExpectOneOutcome(results);
+    EXPECT_THAT(results[0], FailsWith("DEVICE"));
+  }
+}
+
+Bytes BytesOfShard(const StateDict& state) {
+  const TensorView& view = state.Find("w")->get_if<Tensor>()->shards[0].view;
+  const ByteSpan bytes(view.data, NumElements(view.shape) * sizeof(float));
+  return {bytes.begin(), bytes.end()};
+}
+
+// Ranks of one process write into each other's memory; one that gave up on the others may free it.
+TEST(TransferTest, NobodyWritesToARankThatLeft) {
+  const Shape shape = {512, 1024};  // 2 MiB, in units of 256 KiB
+  const auto storage = NewMemoryStorage();
+  SaveRows(*storage, shape, 1, 1);
+  const Deadlines brief = {std::chrono::milliseconds(300), std::chrono::milliseconds(300)};
+  std::promise<void> left;
+  const auto gone = left.get_future().share();
+  RunRanks(
+      2,
+      [&](ProcessGroup& group) {
+        std::atomic<int> reads = 0;
+        const auto slow =
+            NewFaultStorage(*storage, [&](std::uint64_t, StorageOp op, std::string_view name) {
+              // In the midst of what rank 1 reads.
+              if (group.rank() == 1 && op == StorageOp::kRead && name.ends_with("safetensors") &&
+                  reads++ == 3) {
+                gone.wait_for(std::chrono::seconds(1));
+              }
+              return FaultAction::kNone;
+            });
+        StateDict state;
+        state["w"] = TargetTensor(kF32, shape, {CutBox(shape, 1, group.rank(), 2)});
+        LoadOptions options;
+        options.transfer = Transfer::kExchange;
+        options.memory_bytes = 1 << 20;
+        options.threads = 1;
+        const auto report = Load(state, *slow, group, options);
+        ASSERT_FALSE(report.ok());
+        EXPECT_EQ(report.error().code, ErrorCode::kPeerFailed);
+        if (group.rank() == 0) {
+          const Bytes before = BytesOfShard(state);
+          left.set_value();
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+          EXPECT_EQ(BytesOfShard(state), before);
+          EXPECT_GT(CountWrong(*state.Find("w")->get_if<Tensor>(), 1), 0U);
+        }
+      },
+      brief);
 }
 
 /// Lets `hook` run before the first opening of a data file.
@@ -359,12 +421,13 @@ TEST(TransferTest, SixtyFourAxes) {
     state["w"] = PatternTensor(kF32, shape, {CutBox(shape, 3, group.rank(), 2)}, 1);
     ASSERT_OK(Save(state, *storage, group));
   });
-  for (const Transfer transfer : {Transfer::kDirect, Transfer::kExchange}) {
-    RunRanks(3, [&](ProcessGroup& group) {
+  for (const Movement& movement : Movements()) {
+    const auto load = [&](ProcessGroup& group) {
       LoadOptions options;
-      options.transfer = transfer;
+      options.transfer = movement.transfer;
       EXPECT_OK(LoadCut(group, *storage, shape, 60, 1, options));
-    });
+    };
+    RunRanks(3, load, {}, movement.apart);
   }
 }
 

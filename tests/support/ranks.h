@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -11,14 +12,18 @@
 
 #include "reshard/catalog/value.h"
 #include "reshard/comm/process_group.h"
+#include "reshard/comm/transport.h"
 #include "reshard/tensor/mesh.h"
 
 namespace reshard::testing {
 
-/// Calls `body(group)` on `size` threads and waits for all.
+/// Calls `body(group)` on `size` threads and waits for all. `apart`: as if they were processes.
 inline void RunRanks(int size, const std::function<void(ProcessGroup&)>& body,
-                     Deadlines deadlines = {}) {
-  auto groups = ThreadProcessGroups(size, deadlines);
+                     Deadlines deadlines = {}, bool apart = false) {
+  std::vector<std::unique_ptr<ProcessGroup>> groups;
+  for (auto& transport : ThreadTransports(size, kMaxMessage, !apart)) {
+    groups.push_back(NewTransportGroup(std::move(transport), deadlines));
+  }
   std::vector<std::thread> threads;
   for (auto& group : groups) {
     threads.emplace_back([&body, &group] { body(*group); });

@@ -20,9 +20,9 @@
 
 namespace reshard::testing {
 
-/// Calls `body(group)` on `size` thread ranks; element r is rank r's result.
+/// Calls `body(group)` on `size` thread ranks, like RunRanks; element r is rank r's result.
 template <typename Body>
-auto OnRanks(int size, const Body& body, Deadlines deadlines = {}) {
+auto OnRanks(int size, const Body& body, Deadlines deadlines = {}, bool apart = false) {
   using Out = decltype(body(std::declval<ProcessGroup&>()));
   std::vector<std::optional<Out>> slots(static_cast<std::size_t>(size));
   RunRanks(
@@ -30,13 +30,28 @@ auto OnRanks(int size, const Body& body, Deadlines deadlines = {}) {
       [&](ProcessGroup& group) {
         slots[static_cast<std::size_t>(group.global_rank())].emplace(body(group));
       },
-      deadlines);
+      deadlines, apart);
   std::vector<Out> out;
   for (auto& slot : slots) {
     out.push_back(std::move(*slot));
   }
   return out;
 }
+
+/// How a load moves its bytes: direct, or by an exchange of ranks that share memory or that do not.
+struct Movement {
+  std::string name;
+  Transfer transfer = Transfer::kAuto;
+  bool apart = false;
+};
+
+inline std::vector<Movement> Movements() {
+  return {{"Direct", Transfer::kDirect, false},
+          {"Exchange", Transfer::kExchange, false},
+          {"ExchangeApart", Transfer::kExchange, true}};
+}
+
+inline void PrintTo(const Movement& movement, std::ostream* out) { *out << movement.name; }
 
 /// The part of `shape` that is rank's when axis `axis` is cut evenly over `size` ranks.
 inline Box CutBox(const Shape& shape, std::size_t axis, int rank, int size) {

@@ -35,18 +35,6 @@ int ProcessGroup::FindGlobalRank(int global) const {
   return -1;
 }
 
-Status ProcessGroup::AllToAllTake(std::span<const ByteSpan> send,
-                                  std::span<const MutableByteSpan> receive, const TakeMessage& take,
-                                  Wait wait) {
-  RESHARD_TRY(AllToAllV(send, receive, wait));
-  for (std::size_t from = 0; from < receive.size(); ++from) {
-    if (!receive[from].empty()) {
-      take(static_cast<int>(from), receive[from]);
-    }
-  }
-  return OkStatus();
-}
-
 Status ProcessGroup::Agree(const Status& mine, Wait wait) {
   Bytes vote;
   if (!mine.ok()) {

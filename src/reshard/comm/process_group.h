@@ -13,7 +13,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,9 +32,6 @@ struct Deadlines {
 /// Which of the two deadlines a collective uses.
 enum class Wait { kControl, kData };
 
-/// Takes the message of a rank. The bytes are valid during the call.
-using TakeMessage = std::function<void(int from, ByteSpan message)>;
-
 /// Communication between the ranks of one job. Collective: every method but the accessors and Beat.
 class ProcessGroup {
  public:
@@ -48,6 +44,9 @@ class ProcessGroup {
   virtual int global_rank(int rank) const = 0;
 
   int global_rank() const { return global_rank(rank()); }
+
+  /// Whether all ranks are threads of one process, so that each can reach the others' memory.
+  virtual bool shares_memory() const { return false; }
 
   /// The group rank of a global rank, or -1.
   int FindGlobalRank(int global) const;
@@ -69,13 +68,6 @@ class ProcessGroup {
   /// memory until the process ends.
   virtual Status AllToAllV(std::span<const ByteSpan> send, std::span<const MutableByteSpan> receive,
                            Wait wait = Wait::kData) = 0;
-
-  /// The same, and gives `take` each message that is not empty, on this thread and in any order,
-  /// those of ranks in one process where the sender has them: what is in `receive` is unspecified
-  /// then. After an error some were taken.
-  virtual Status AllToAllTake(std::span<const ByteSpan> send,
-                              std::span<const MutableByteSpan> receive, const TakeMessage& take,
-                              Wait wait = Wait::kData);
 
   virtual Status Barrier(Wait wait = Wait::kControl) = 0;
 

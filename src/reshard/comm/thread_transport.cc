@@ -2,7 +2,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -31,7 +30,6 @@ struct Letter {
 
 struct Posted {
   MutableByteSpan out;
-  std::function<void(ByteSpan)> take;
   TransferStatus status;
 };
 
@@ -64,8 +62,11 @@ struct Hub {
 
 class ThreadTransport final : public Transport {
  public:
-  ThreadTransport(std::shared_ptr<Hub> hub, int rank, std::size_t max_message)
-      : hub_(std::move(hub)), rank_(rank), max_message_(max_message) {}
+  ThreadTransport(std::shared_ptr<Hub> hub, int rank, std::size_t max_message, bool shares_memory)
+      : hub_(std::move(hub)),
+        rank_(rank),
+        max_message_(max_message),
+        shares_memory_(shares_memory) {}
 
   int rank() const override { return rank_; }
 
@@ -73,13 +74,14 @@ class ThreadTransport final : public Transport {
 
   int global_rank(int rank) const override { return rank; }
 
+  bool shares_memory() const override { return shares_memory_; }
+
   std::size_t max_message() const override { return max_message_; }
 
   int max_channel() const override { return 1 << 30; }
 
   TransferId Send(int to, int channel, ByteSpan data) override;
-  TransferId Receive(int from, int channel, MutableByteSpan out,
-                     std::function<void(ByteSpan)> take) override;
+  TransferId Receive(int from, int channel, MutableByteSpan out) override;
   TransferStatus Test(TransferId id) override;
   void Drop(std::span<const TransferId> ids, std::shared_ptr<const void> keep) override;
   void SendControl(int to, ByteSpan frame) override;
@@ -101,6 +103,7 @@ class ThreadTransport final : public Transport {
   std::shared_ptr<Hub> hub_;
   int rank_;
   std::size_t max_message_;
+  bool shares_memory_;
   Mutex mutex_;
   TransferId next_ RESHARD_GUARDED_BY(mutex_) = 1;
   std::unordered_map<TransferId, Transfer> transfers_ RESHARD_GUARDED_BY(mutex_);
@@ -131,11 +134,9 @@ TransferId ThreadTransport::Send(int to, int channel, ByteSpan data) {
   return Add({std::move(letter), nullptr, 0, 0});
 }
 
-TransferId ThreadTransport::Receive(int from, int channel, MutableByteSpan out,
-                                    std::function<void(ByteSpan)> take) {
+TransferId ThreadTransport::Receive(int from, int channel, MutableByteSpan out) {
   auto posted = std::make_shared<Posted>();
   posted->out = out;
-  posted->take = std::move(take);
   Mailbox& box = hub_->at(rank_);
   {
     MutexLock lock(box.mutex);
@@ -156,11 +157,7 @@ void ThreadTransport::Copy(int from, Letter& letter, Posted& posted) {
                               " bytes came where " + std::to_string(posted.out.size()) +
                               " were expected";
     } else {
-      if (posted.take && letter.data.size() == posted.out.size()) {
-        posted.take(letter.data);
-      } else {
-        std::copy(letter.data.begin(), letter.data.end(), posted.out.begin());
-      }
+      std::copy(letter.data.begin(), letter.data.end(), posted.out.begin());
       posted.status.state = State::kDone;
       posted.status.size = letter.data.size();
     }
@@ -271,13 +268,14 @@ void ThreadTransport::Idle(std::uint64_t& token) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> ThreadTransports(int size, std::size_t max_message) {
+std::vector<std::unique_ptr<Transport>> ThreadTransports(int size, std::size_t max_message,
+                                                         bool shares_memory) {
   RESHARD_CHECK(size >= 1);
   auto hub = std::make_shared<Hub>(size);
   std::vector<std::unique_ptr<Transport>> out;
   out.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
-    out.push_back(std::make_unique<ThreadTransport>(hub, rank, max_message));
+    out.push_back(std::make_unique<ThreadTransport>(hub, rank, max_message, shares_memory));
   }
   return out;
 }

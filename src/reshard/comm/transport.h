@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,6 +44,9 @@ class Transport {
   /// The rank in messages and file names.
   virtual int global_rank(int rank) const = 0;
 
+  /// Whether all ranks are threads of this process.
+  virtual bool shares_memory() const = 0;
+
   /// Longest message; longer transfers are cut above. At least 64.
   virtual std::size_t max_message() const = 0;
 
@@ -54,11 +56,8 @@ class Transport {
   /// Starts sending. `data` must stay as it is until Test says done or Drop took over.
   virtual TransferId Send(int to, int channel, ByteSpan data) = 0;
 
-  /// Starts receiving the next message, which may be shorter than `out`. With `take`, a transport
-  /// that reaches the sender's memory may call it from Test with a message as long as `out`, which
-  /// stays as it is then.
-  virtual TransferId Receive(int from, int channel, MutableByteSpan out,
-                             std::function<void(ByteSpan)> take) = 0;
+  /// Starts receiving the next message, which may be shorter than `out`.
+  virtual TransferId Receive(int from, int channel, MutableByteSpan out) = 0;
 
   /// Moves on and tells how far it is. An id that was answered with done or failed is gone.
   virtual TransferStatus Test(TransferId id) = 0;
@@ -85,8 +84,10 @@ std::unique_ptr<ProcessGroup> NewTransportGroup(std::unique_ptr<Transport> trans
 /// Most bytes of one message by default: MPI counts are int, and pieces show progress.
 inline constexpr std::size_t kMaxMessage = std::size_t{256} << 20;
 
-/// The connected ends of `size` ranks that are threads of this process.
+/// The connected ends of `size` ranks that are threads of this process. `shares_memory` false: that
+/// do not say so, as if each were a process.
 std::vector<std::unique_ptr<Transport>> ThreadTransports(int size,
-                                                         std::size_t max_message = kMaxMessage);
+                                                         std::size_t max_message = kMaxMessage,
+                                                         bool shares_memory = true);
 
 }  // namespace reshard

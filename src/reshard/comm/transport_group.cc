@@ -65,6 +65,8 @@ class TransportGroup final : public ProcessGroup {
 
   int size() const override { return static_cast<int>(members_.size()); }
 
+  bool shares_memory() const override { return job_->transport().shares_memory(); }
+
   int global_rank(int rank) const override {
     return IsRank(rank) ? job_->transport().global_rank(Member(rank)) : -1;
   }
@@ -72,14 +74,8 @@ class TransportGroup final : public ProcessGroup {
   Result<std::vector<Bytes>> Gather(ByteSpan mine, int root, Wait wait) override;
   Result<Bytes> Broadcast(ByteSpan mine, int root, Wait wait) override;
   Result<std::vector<Bytes>> AllGather(ByteSpan mine, Wait wait) override;
-
   Status AllToAllV(std::span<const ByteSpan> send, std::span<const MutableByteSpan> receive,
-                   Wait wait) override {
-    return AllToAllTake(send, receive, {}, wait);
-  }
-
-  Status AllToAllTake(std::span<const ByteSpan> send, std::span<const MutableByteSpan> receive,
-                      const TakeMessage& take, Wait wait) override;
+                   Wait wait) override;
   Status Barrier(Wait wait) override;
 
   void Beat() override {
@@ -105,8 +101,7 @@ class TransportGroup final : public ProcessGroup {
   tl::unexpected<Error> Die(ErrorCode code, std::string_view reason, std::string message);
 
   void Send(int to, ByteSpan data, std::vector<Pending>& pending);
-  void Receive(int from, MutableByteSpan out, std::vector<Pending>& pending,
-               const std::function<void(ByteSpan)>& take = {});
+  void Receive(int from, MutableByteSpan out, std::vector<Pending>& pending);
   void SendBlob(int to, const Bytes& framed, std::vector<Pending>& pending);
 
   /// Receives one blob of each of `from`, in that order, into buffers->blobs.
@@ -170,14 +165,11 @@ void TransportGroup::Send(int to, ByteSpan data, std::vector<Pending>& pending) 
   }
 }
 
-void TransportGroup::Receive(int from, MutableByteSpan out, std::vector<Pending>& pending,
-                             const std::function<void(ByteSpan)>& take) {
-  const bool whole = out.size() <= max_message();
+void TransportGroup::Receive(int from, MutableByteSpan out, std::vector<Pending>& pending) {
   while (!out.empty()) {
     const MutableByteSpan piece = out.first(std::min(out.size(), max_message()));
-    const TransferId id = job_->transport().Receive(Member(from), context_, piece,
-                                                    whole ? take : std::function<void(ByteSpan)>());
-    pending.push_back({id, from, true, nullptr, piece.size()});
+    pending.push_back({job_->transport().Receive(Member(from), context_, piece), from, true,
+                       nullptr, piece.size()});
     out = out.subspan(piece.size());
   }
 }
@@ -402,9 +394,8 @@ Result<std::vector<Bytes>> TransportGroup::AllGather(ByteSpan mine, Wait wait) {
   return all;
 }
 
-Status TransportGroup::AllToAllTake(std::span<const ByteSpan> send,
-                                    std::span<const MutableByteSpan> receive,
-                                    const TakeMessage& take, Wait wait) {
+Status TransportGroup::AllToAllV(std::span<const ByteSpan> send,
+                                 std::span<const MutableByteSpan> receive, Wait wait) {
   RESHARD_TRY(CheckAlive());
   const auto me = static_cast<std::size_t>(rank_);
   if (send.size() != members_.size() || receive.size() != members_.size() ||
@@ -416,18 +407,9 @@ Status TransportGroup::AllToAllTake(std::span<const ByteSpan> send,
                     global_rank(), members_.size()));
   }
   std::vector<Pending> pending;
-  std::vector<bool> taken(members_.size(), !take);
   for (int step = 1; step < size(); ++step) {
     const int from = (rank_ - step + size()) % size();
-    const auto index = static_cast<std::size_t>(from);
-    std::function<void(ByteSpan)> take_here;
-    if (take) {
-      take_here = [&take, &taken, from, index](ByteSpan message) {
-        taken[index] = true;
-        take(from, message);
-      };
-    }
-    Receive(from, receive[index], pending, take_here);
+    Receive(from, receive[static_cast<std::size_t>(from)], pending);
   }
   // Each rank starts with another peer, so that not all press on rank 0 first.
   for (int step = 1; step < size(); ++step) {
@@ -435,13 +417,7 @@ Status TransportGroup::AllToAllTake(std::span<const ByteSpan> send,
     Send(to, send[static_cast<std::size_t>(to)], pending);
   }
   std::copy(send[me].begin(), send[me].end(), receive[me].begin());
-  RESHARD_TRY(WaitAll(pending, wait, nullptr));
-  for (std::size_t from = 0; from < receive.size(); ++from) {
-    if (!taken[from] && !receive[from].empty()) {
-      take(static_cast<int>(from), receive[from]);
-    }
-  }
-  return OkStatus();
+  return WaitAll(pending, wait, nullptr);
 }
 
 Status TransportGroup::Barrier(Wait wait) {

@@ -2,87 +2,32 @@
 #include <atomic>
 #include <memory>
 
+#include "reshard/engine/exchange_units.h"
 #include "reshard/engine/message.h"
 #include "reshard/engine/mover.h"
+#include "reshard/engine/shared_mover.h"
 #include "reshard/storage/staging_buffer.h"
 
 namespace reshard {
 namespace {
 
-/// What one rank reads at once.
-struct Unit {
-  std::uint32_t file = 0;
-  ByteRange range;
-};
-
-/// The pieces of one rank, findable by file and range.
-class RankPieces {
+/// By messages, in rounds.
+class RoundMover {
  public:
-  explicit RankPieces(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      const bool fresh = i == 0 || pieces_[i].file != pieces_[i - 1].file;
-      const std::uint64_t end = pieces_[i].file_end();
-      max_end_.push_back(fresh ? end : std::max(end, max_end_.back()));
-    }
-  }
-
-  const std::vector<Piece>& all() const { return pieces_; }
-
-  /// Calls `visit(index, piece, window)` for each piece with bytes in the unit; window: source
-  /// offsets of the piece that lie in the unit.
-  template <typename Visit>
-  void ForEachIn(const Unit& unit, const Visit& visit) const {
-    const auto first =
-        std::lower_bound(pieces_.begin(), pieces_.end(), unit.file,
-                         [](const Piece& piece, std::uint32_t file) { return piece.file < file; });
-    const auto last =
-        std::upper_bound(first, pieces_.end(), unit.file,
-                         [](std::uint32_t file, const Piece& piece) { return file < piece.file; });
-    const auto ends = max_end_.begin() + (first - pieces_.begin());
-    auto i = static_cast<std::size_t>(
-        std::upper_bound(ends, ends + (last - first), unit.range.offset) - max_end_.begin());
-    for (; i < static_cast<std::size_t>(last - pieces_.begin()); ++i) {
-      const Piece& piece = pieces_[i];
-      if (piece.file_offset >= unit.range.end()) {
-        break;
-      }
-      if (piece.file_end() > unit.range.offset) {
-        const std::uint64_t begin = std::max(piece.file_offset, unit.range.offset);
-        const std::uint64_t end = std::min(piece.file_end(), unit.range.end());
-        visit(i, piece, ByteRange{begin - piece.file_offset, end - begin});
-      }
-    }
-  }
-
- private:
-  std::vector<Piece> pieces_;
-  std::vector<std::uint64_t> max_end_;
-};
-
-/// Dense bytes of a piece whose file bytes lie in the window.
-ByteRange DenseWindow(const Piece& piece, ByteRange window) {
-  const std::uint64_t begin = NestBytesBefore(piece.file_to_dense, window.offset);
-  return {begin, NestBytesBefore(piece.file_to_dense, window.end()) - begin};
-}
-
-class ExchangeMover {
- public:
-  ExchangeMover(const MoveContext& context, ProcessGroup& group, const ExchangeView& view,
-                std::span<const BoxTarget> targets, Status& local)
+  RoundMover(const MoveContext& context, ProcessGroup& group, const ExchangeView& view,
+             const ExchangeUnits& work, std::uint64_t unit_bytes,
+             std::span<const BoxTarget> targets, Status& local)
       : context_(context),
         group_(group),
         view_(view),
+        work_(work),
+        unit_bytes_(unit_bytes),
         targets_(targets),
         local_(local),
         ranks_(static_cast<std::size_t>(group.size())),
         me_(static_cast<std::size_t>(group.rank())) {}
 
   Status Run(std::uint64_t& received) {
-    if (Status found = FindAllPieces(); !found.ok()) {
-      local_ = std::move(found);  // on every rank: a function of catalog and wishes
-      return OkStatus();
-    }
-    AssignUnits();
     PlaceOwn();
     const std::size_t rounds = CountRounds();
     // Tasks refer to their round while it is read, so rounds stay where they are.
@@ -121,71 +66,9 @@ class ExchangeMover {
     }
   }
 
-  Status FindAllPieces() {
-    for (const auto& wanted : view_.wanted) {
-      RESHARD_TRY_ASSIGN(std::vector<Piece> pieces, FindPieces(context_.catalog, wanted));
-      pieces_.emplace_back(std::move(pieces));
-    }
-    return OkStatus();
-  }
-
-  /// Every block that somebody wants, once, in units given to the least loaded rank that sees the
-  /// file.
-  void AssignUnits() {
-    unit_bytes_ = std::clamp<std::uint64_t>(view_.round_bytes / kBlockBytes, 1, 16) * kBlockBytes;
-    units_.resize(ranks_);
-    std::vector<std::uint64_t> load(ranks_, 0);
-    for (std::uint32_t file = 0; file < context_.catalog.files().size(); ++file) {
-      for (const Unit& unit : UnitsOf(file)) {
-        std::size_t best = ranks_;
-        for (std::size_t rank = 0; rank < ranks_; ++rank) {
-          if (view_.sees[rank][file] && (best == ranks_ || load[rank] < load[best])) {
-            best = rank;
-          }
-        }
-        if (best < ranks_) {  // nobody: reported before the load began
-          load[best] += unit.range.size;
-          units_[best].push_back(unit);
-        }
-      }
-    }
-  }
-
-  std::vector<Unit> UnitsOf(std::uint32_t file) const {
-    const FileEntry& entry = context_.catalog.files()[file];
-    std::vector<bool> blocks(entry.num_blocks(), false);
-    for (const RankPieces& rank : pieces_) {
-      for (const Piece& piece : rank.all()) {
-        if (piece.file == file) {
-          ForEachFileRange(piece, kBlockBytes, [&](ByteRange range) {
-            const std::uint64_t first = (range.offset - entry.payload_offset) / kBlockBytes;
-            const std::uint64_t last = (range.end() - 1 - entry.payload_offset) / kBlockBytes;
-            std::fill(blocks.begin() + static_cast<std::ptrdiff_t>(first),
-                      blocks.begin() + static_cast<std::ptrdiff_t>(last) + 1, true);
-          });
-        }
-      }
-    }
-    std::vector<Unit> units;
-    for (std::uint64_t block = 0; block < blocks.size(); ++block) {
-      if (!blocks[block]) {
-        continue;
-      }
-      const ByteRange range = entry.Block(block);
-      const bool joins = !units.empty() && units.back().range.end() == range.offset &&
-                         units.back().range.size + range.size <= unit_bytes_;
-      if (joins) {
-        units.back().range.size += range.size;
-      } else {
-        units.push_back({file, range});
-      }
-    }
-    return units;
-  }
-
   /// Nests that take this rank's pieces from files and from messages to its memory.
   void PlaceOwn() {
-    for (const Piece& piece : pieces_[me_].all()) {
+    for (const Piece& piece : work_.pieces(me_).all()) {
       const WantedBox& want = view_.wanted[me_][piece.want];
       const DType dtype = context_.catalog.dtype(want.tensor);
       const auto& strides = targets_[piece.want].stride_bytes;
@@ -201,16 +84,17 @@ class ExchangeMover {
 
   std::size_t CountRounds() const {
     std::size_t most = 0;
-    for (const auto& units : units_) {
-      most = std::max(most, units.size());
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      most = std::max(most, work_.units(rank).size());
     }
     return (most + UnitsPerRound() - 1) / UnitsPerRound();
   }
 
   std::span<const Unit> UnitsInRound(std::size_t rank, std::size_t round) const {
-    const std::size_t begin = std::min(units_[rank].size(), round * UnitsPerRound());
-    const std::size_t end = std::min(units_[rank].size(), begin + UnitsPerRound());
-    return std::span(units_[rank]).subspan(begin, end - begin);
+    const std::span<const Unit> units = work_.units(rank);
+    const std::size_t begin = std::min(units.size(), round * UnitsPerRound());
+    const std::size_t end = std::min(units.size(), begin + UnitsPerRound());
+    return units.subspan(begin, end - begin);
   }
 
   /// Starts to read this rank's units of a round; own pieces go straight to their memory.
@@ -241,9 +125,10 @@ class ExchangeMover {
     for (const Unit& unit : out.units) {
       for (std::size_t rank = 0; rank < ranks_; ++rank) {
         if (rank != me_) {
-          pieces_[rank].ForEachIn(unit, [&](std::size_t, const Piece& piece, ByteRange window) {
-            size[rank] += DenseWindow(piece, window).size;
-          });
+          work_.pieces(rank).ForEachIn(unit,
+                                       [&](std::size_t, const Piece& piece, ByteRange window) {
+                                         size[rank] += DenseWindow(piece, window).size;
+                                       });
         }
       }
     }
@@ -255,23 +140,24 @@ class ExchangeMover {
     for (const Unit& unit : out.units) {
       auto list = std::make_unique<DeliveryList>();
       for (std::size_t rank = 0; rank < ranks_; ++rank) {
-        pieces_[rank].ForEachIn(unit, [&](std::size_t i, const Piece& piece, ByteRange window) {
-          Delivery delivery;
-          delivery.tensor = view_.wanted[rank][piece.want].tensor;
-          delivery.file_offset = piece.file_offset;
-          delivery.file_end = piece.file_end();
-          if (rank == me_) {
-            delivery.nest = &from_file_[i].nest;
-            delivery.destination = targets_[piece.want].base + from_file_[i].offset;
-          } else {
-            const ByteRange dense = DenseWindow(piece, window);
-            delivery.nest = &piece.file_to_dense;
-            // The nest counts dense bytes from the piece's start.
-            delivery.destination = out.send[rank].data() + at[rank] - dense.offset;
-            at[rank] += dense.size;
-          }
-          list->Add(delivery);
-        });
+        work_.pieces(rank).ForEachIn(
+            unit, [&](std::size_t i, const Piece& piece, ByteRange window) {
+              Delivery delivery;
+              delivery.tensor = view_.wanted[rank][piece.want].tensor;
+              delivery.file_offset = piece.file_offset;
+              delivery.file_end = piece.file_end();
+              if (rank == me_) {
+                delivery.nest = &from_file_[i].nest;
+                delivery.destination = targets_[piece.want].base + from_file_[i].offset;
+              } else {
+                const ByteRange dense = DenseWindow(piece, window);
+                delivery.nest = &piece.file_to_dense;
+                // The nest counts dense bytes from the piece's start.
+                delivery.destination = out.send[rank].data() + at[rank] - dense.offset;
+                at[rank] += dense.size;
+              }
+              list->Add(delivery);
+            });
       }
       list->Sort();
       out.lists.push_back(std::move(list));
@@ -303,7 +189,7 @@ class ExchangeMover {
         continue;
       }
       for (const Unit& unit : UnitsInRound(rank, r)) {
-        pieces_[me_].ForEachIn(unit, [&](std::size_t, const Piece& piece, ByteRange window) {
+        work_.pieces(me_).ForEachIn(unit, [&](std::size_t, const Piece& piece, ByteRange window) {
           sizes[rank] += DenseWindow(piece, window).size;
         });
       }
@@ -317,42 +203,41 @@ class ExchangeMover {
       send[rank] = ByteSpan(round.send[rank]).first(round.send_bytes[rank]);
       received += sizes[rank];
     }
-    const auto place = [this, r](int from, ByteSpan message) {
-      if (local_.ok()) {  // else there may be no memory behind the targets, and nobody looks at it
-        Place(UnitsInRound(static_cast<std::size_t>(from), r), message);
-      }
-    };
-    Status moved = group_.AllToAllTake(send, receive, place);
+    Status moved = group_.AllToAllV(send, receive);
     if (!moved.ok()) {
       KeepForGood(std::move(received_));
+      return moved;
     }
-    return moved;
-  }
-
-  /// Takes what another rank read of its units to this rank's memory.
-  void Place(std::span<const Unit> units, ByteSpan message) const {
-    const std::byte* at = message.data();
-    for (const Unit& unit : units) {
-      pieces_[me_].ForEachIn(unit, [&](std::size_t i, const Piece& piece, ByteRange window) {
-        const ByteRange dense = DenseWindow(piece, window);
-        RunCopyWindow(from_dense_[i].nest, dense, at,
-                      targets_[piece.want].base + from_dense_[i].offset);
-        at += dense.size;
-      });
+    if (!local_.ok()) {  // there may be no memory behind the targets, and nobody will look at it
+      return OkStatus();
     }
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      std::uint64_t at = 0;
+      for (const Unit& unit : UnitsInRound(rank, r)) {
+        if (rank == me_) {
+          break;
+        }
+        work_.pieces(me_).ForEachIn(unit, [&](std::size_t i, const Piece& piece, ByteRange window) {
+          const ByteRange dense = DenseWindow(piece, window);
+          RunCopyWindow(from_dense_[i].nest, dense, received_[rank].data() + at,
+                        targets_[piece.want].base + from_dense_[i].offset);
+          at += dense.size;
+        });
+      }
+    }
+    return OkStatus();
   }
 
   const MoveContext& context_;
   ProcessGroup& group_;
   const ExchangeView& view_;
+  const ExchangeUnits& work_;
+  std::uint64_t unit_bytes_;
   std::span<const BoxTarget> targets_;
   Status& local_;
   std::size_t ranks_;
   std::size_t me_;
-  std::uint64_t unit_bytes_ = 0;
-  std::vector<RankPieces> pieces_;        // per rank
-  std::vector<std::vector<Unit>> units_;  // per rank
-  std::vector<PlacedNest> from_file_;     // per own piece
+  std::vector<PlacedNest> from_file_;  // per own piece
   std::vector<PlacedNest> from_dense_;
   std::vector<Bytes> spare_;     // send buffers of the round before
   std::vector<Bytes> received_;  // per rank; may be longer than the message
@@ -362,7 +247,17 @@ class ExchangeMover {
 
 Status MoveByExchange(const MoveContext& context, ProcessGroup& group, const ExchangeView& view,
                       std::span<const BoxTarget> targets, Status& local, std::uint64_t& received) {
-  return ExchangeMover(context, group, view, targets, local).Run(received);
+  const std::uint64_t unit_bytes =
+      std::clamp<std::uint64_t>(view.round_bytes / kBlockBytes, 1, 16) * kBlockBytes;
+  const Result<ExchangeUnits> work = ExchangeUnits::Assign(context.catalog, view, unit_bytes);
+  if (!work.ok()) {
+    local = tl::unexpected<Error>(work.error());  // on every rank
+    return OkStatus();
+  }
+  if (group.shares_memory()) {
+    return MoveShared(context, group, view, *work, targets, local, received);
+  }
+  return RoundMover(context, group, view, *work, unit_bytes, targets, local).Run(received);
 }
 
 }  // namespace reshard

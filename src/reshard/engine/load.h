@@ -61,7 +61,7 @@ struct LoadReport {
   bool exchanged = false;                                    ///< Bytes were read once and sent on.
   std::uint64_t bytes_needed = 0;    ///< Tensor bytes that this rank wanted.
   std::uint64_t bytes_read = 0;      ///< From storage by this rank, catalog apart.
-  std::uint64_t bytes_received = 0;  ///< From other ranks.
+  std::uint64_t bytes_received = 0;  ///< That other ranks read.
   std::uint64_t cast_overflows = 0;  ///< Values that became infinite in a cast.
 };
 

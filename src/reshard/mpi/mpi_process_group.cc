@@ -53,13 +53,14 @@ class MpiTransport final : public Transport {
 
   int global_rank(int rank) const override { return global_ranks_[static_cast<std::size_t>(rank)]; }
 
+  bool shares_memory() const override { return false; }
+
   std::size_t max_message() const override { return max_message_; }
 
   int max_channel() const override { return max_channel_; }
 
   TransferId Send(int to, int channel, ByteSpan data) override;
-  TransferId Receive(int from, int channel, MutableByteSpan out,
-                     std::function<void(ByteSpan)> take) override;
+  TransferId Receive(int from, int channel, MutableByteSpan out) override;
   TransferStatus Test(TransferId id) override;
   void Drop(std::span<const TransferId> ids, std::shared_ptr<const void> keep) override;
   void SendControl(int to, ByteSpan frame) override;
@@ -176,8 +177,7 @@ TransferId MpiTransport::Send(int to, int channel, ByteSpan data) {
   return next_++;
 }
 
-TransferId MpiTransport::Receive(int from, int channel, MutableByteSpan out,
-                                 std::function<void(ByteSpan)> /*take*/) {
+TransferId MpiTransport::Receive(int from, int channel, MutableByteSpan out) {
   MutexLock lock(mutex_);
   Transfer transfer;
   transfer.receive = true;

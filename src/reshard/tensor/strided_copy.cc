@@ -252,7 +252,7 @@ class WindowRunner {
     if constexpr (kGather) {
       std::memcpy(dense, free, to - from);
     } else {
-      std::memcpy(free, dense, to - from);
+      NestRunner(to - from, dense, free, to - from >= kStreamScatterBytes).Run();
     }
   }
 
