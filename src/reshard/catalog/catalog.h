@@ -236,15 +236,9 @@ class CatalogBuilder {
   Result<Catalog> Build() &&;
 
  private:
-  struct TensorRow {
+  struct Alias {
     std::string key;
-    Bytes path;
-    DType dtype;
-    Shape shape;
-    std::optional<std::uint64_t> digest;
-    std::string alias_of;
-    std::size_t first_chunk = 0;
-    std::size_t num_chunks = 0;
+    std::string target;
   };
 
   struct ObjectRow {
@@ -254,10 +248,12 @@ class CatalogBuilder {
     Bytes value;
   };
 
-  CatalogColumns columns_;  // files and chunks as they came
-  std::vector<TensorRow> tensors_;
+  void SortTensors(const std::vector<std::size_t>& order);
+  Status SetAliases();
+
+  CatalogColumns columns_;  // as it came, without aliases and objects
+  std::vector<Alias> aliases_;
   std::vector<ObjectRow> objects_;
-  std::vector<std::uint64_t> chunk_box_begin_;
 };
 
 /// The stored form of a path: nothing when it is the key as one part.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include <unordered_map>
+#include <optional>
 #include <utility>
 
 #include "reshard/catalog/catalog.h"
@@ -15,6 +15,65 @@ template <typename Pool, typename Range>
 void AppendTo(Pool& pool, std::vector<std::uint64_t>& ends, const Range& range) {
   pool.insert(pool.end(), range.begin(), range.end());
   ends.push_back(pool.size());
+}
+
+std::uint64_t BeginAt(const std::vector<std::uint64_t>& ends, std::size_t i) {
+  return i == 0 ? 0 : ends[i - 1];
+}
+
+std::string_view KeyOf(const CatalogColumns& columns, std::size_t tensor) {
+  const std::uint64_t begin = BeginAt(columns.key_ends, tensor);
+  return std::string_view(columns.keys).substr(begin, columns.key_ends[tensor] - begin);
+}
+
+/// The tensor of that key among sorted ones.
+std::optional<std::size_t> FindKey(const CatalogColumns& columns, std::string_view key) {
+  std::size_t low = 0;
+  std::size_t high = columns.key_ends.size();
+  while (low < high) {
+    const std::size_t middle = low + (high - low) / 2;
+    if (KeyOf(columns, middle) < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < columns.key_ends.size() && KeyOf(columns, low) == key ? std::optional(low)
+                                                                     : std::nullopt;
+}
+
+template <typename Column>
+void SortColumn(const std::vector<std::size_t>& order, Column& column) {
+  Column out;
+  out.reserve(column.size());
+  for (const std::size_t i : order) {
+    out.push_back(column[i]);
+  }
+  column = std::move(out);
+}
+
+/// A pool whose entry i ends at ends[i].
+template <typename Pool>
+void SortPool(const std::vector<std::size_t>& order, const std::vector<std::uint64_t>& ends,
+              Pool& pool) {
+  Pool out;
+  out.reserve(pool.size());
+  for (const std::size_t i : order) {
+    out.insert(out.end(), pool.begin() + static_cast<std::ptrdiff_t>(BeginAt(ends, i)),
+               pool.begin() + static_cast<std::ptrdiff_t>(ends[i]));
+  }
+  pool = std::move(out);
+}
+
+std::vector<std::uint64_t> SortedEnds(const std::vector<std::size_t>& order,
+                                      const std::vector<std::uint64_t>& ends) {
+  std::vector<std::uint64_t> out;
+  out.reserve(ends.size());
+  std::uint64_t end = 0;
+  for (const std::size_t i : order) {
+    out.push_back(end += ends[i] - BeginAt(ends, i));
+  }
+  return out;
 }
 
 }  // namespace
@@ -45,15 +104,22 @@ std::uint32_t CatalogBuilder::AddFile(FileEntry file,
 void CatalogBuilder::AddTensor(std::string_view key, const Path& path, DType dtype,
                                std::span<const std::uint64_t> shape,
                                std::optional<std::uint64_t> digest, std::string_view alias_of_key) {
-  tensors_.push_back({std::string(key), StoredPath(key, path), dtype,
-                      Shape(shape.begin(), shape.end()), digest, std::string(alias_of_key),
-                      columns_.chunk_files.size(), 0});
+  AppendTo(columns_.keys, columns_.key_ends, key);
+  AppendTo(columns_.paths, columns_.path_ends, StoredPath(key, path));
+  columns_.dtypes.push_back(static_cast<std::uint8_t>(dtype));
+  columns_.axes.push_back(static_cast<std::uint8_t>(shape.size()));
+  columns_.has_digest.push_back(digest.has_value() ? 1 : 0);
+  columns_.digests.push_back(digest.value_or(0));
+  columns_.shapes.insert(columns_.shapes.end(), shape.begin(), shape.end());
+  columns_.chunk_ends.push_back(columns_.chunk_files.size());
+  if (!alias_of_key.empty()) {
+    aliases_.push_back({std::string(key), std::string(alias_of_key)});
+  }
 }
 
 void CatalogBuilder::AddChunk(BoxView box, std::uint32_t file, std::uint64_t byte_offset,
                               ChunkOrder order) {
-  ++tensors_.back().num_chunks;
-  chunk_box_begin_.push_back(columns_.chunk_boxes.size());
+  ++columns_.chunk_ends.back();
   columns_.chunk_files.push_back(file);
   columns_.chunk_offsets.push_back(byte_offset);
   columns_.chunk_orders.push_back(static_cast<std::uint8_t>(order));
@@ -67,56 +133,66 @@ void CatalogBuilder::AddObject(std::string_view key, const Path& path, std::int6
       {std::string(key), StoredPath(key, path), rank, Bytes(value.begin(), value.end())});
 }
 
-Result<Catalog> CatalogBuilder::Build() && {
-  const auto by_key = [](const auto& a, const auto& b) { return a.key < b.key; };
-  const bool sorted = std::is_sorted(tensors_.begin(), tensors_.end(), by_key);
-  CatalogColumns out;
-  if (!sorted) {  // chunks move with their tensors
-    std::stable_sort(tensors_.begin(), tensors_.end(), by_key);
+/// Chunks move with their tensors. One column after the other, so that memory holds one twice.
+void CatalogBuilder::SortTensors(const std::vector<std::size_t>& order) {
+  CatalogColumns& c = columns_;
+  std::vector<std::uint64_t> shape_ends;
+  std::vector<std::uint64_t> box_ends;
+  std::uint64_t shapes = 0;
+  std::uint64_t boxes = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    shape_ends.push_back(shapes += c.axes[i]);
+    box_ends.push_back(boxes += 2 * c.axes[i] * (c.chunk_ends[i] - BeginAt(c.chunk_ends, i)));
   }
-  out.info = std::move(columns_.info);
-  out.files = std::move(columns_.files);
-  out.block_checksums = std::move(columns_.block_checksums);
-  std::unordered_map<std::string_view, std::size_t> number;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (!number.emplace(tensors_[i].key, i).second) {
-      return MakeError(ErrorCode::kInvalidArgument, "DUPLICATE_KEY",
-                       fmt::format("the key '{}' stands twice", tensors_[i].key));
-    }
-  }
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const TensorRow& row = tensors_[i];
-    AppendTo(out.keys, out.key_ends, row.key);
-    AppendTo(out.paths, out.path_ends, row.path);
-    out.dtypes.push_back(static_cast<std::uint8_t>(row.dtype));
-    out.axes.push_back(static_cast<std::uint8_t>(row.shape.size()));
-    out.has_digest.push_back(row.digest.has_value() ? 1 : 0);
-    out.digests.push_back(row.digest.value_or(0));
-    out.shapes.insert(out.shapes.end(), row.shape.begin(), row.shape.end());
-    const auto target = row.alias_of.empty() ? number.find(row.key) : number.find(row.alias_of);
-    if (target == number.end()) {
+  SortPool(order, shape_ends, c.shapes);
+  SortPool(order, box_ends, c.chunk_boxes);
+  SortPool(order, c.chunk_ends, c.chunk_files);
+  SortPool(order, c.chunk_ends, c.chunk_offsets);
+  SortPool(order, c.chunk_ends, c.chunk_orders);
+  c.chunk_ends = SortedEnds(order, c.chunk_ends);
+  SortPool(order, c.key_ends, c.keys);
+  c.key_ends = SortedEnds(order, c.key_ends);
+  SortPool(order, c.path_ends, c.paths);
+  c.path_ends = SortedEnds(order, c.path_ends);
+  SortColumn(order, c.dtypes);
+  SortColumn(order, c.axes);
+  SortColumn(order, c.has_digest);
+  SortColumn(order, c.digests);
+}
+
+Status CatalogBuilder::SetAliases() {
+  columns_.alias_of.resize(columns_.key_ends.size());
+  std::iota(columns_.alias_of.begin(), columns_.alias_of.end(), 0);
+  for (const Alias& alias : aliases_) {
+    const std::optional<std::size_t> target = FindKey(columns_, alias.target);
+    if (!target) {
       return MakeError(
           ErrorCode::kInvalidArgument, "BAD_ALIAS",
-          fmt::format("'{}' is an alias of '{}', which is not there", row.key, row.alias_of));
+          fmt::format("'{}' is an alias of '{}', which is not there", alias.key, alias.target));
     }
-    out.alias_of.push_back(target->second);
-    for (std::size_t c = row.first_chunk; !sorted && c < row.first_chunk + row.num_chunks; ++c) {
-      out.chunk_files.push_back(columns_.chunk_files[c]);
-      out.chunk_offsets.push_back(columns_.chunk_offsets[c]);
-      out.chunk_orders.push_back(columns_.chunk_orders[c]);
-      const auto box =
-          columns_.chunk_boxes.begin() + static_cast<std::ptrdiff_t>(chunk_box_begin_[c]);
-      out.chunk_boxes.insert(out.chunk_boxes.end(), box,
-                             box + static_cast<std::ptrdiff_t>(2 * row.shape.size()));
+    columns_.alias_of[*FindKey(columns_, alias.key)] = *target;
+  }
+  return OkStatus();
+}
+
+Result<Catalog> CatalogBuilder::Build() && {
+  std::vector<std::size_t> order(columns_.key_ends.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto by_key = [this](std::size_t a, std::size_t b) {
+    return KeyOf(columns_, a) < KeyOf(columns_, b);
+  };
+  if (!std::is_sorted(order.begin(), order.end(), by_key)) {
+    std::stable_sort(order.begin(), order.end(), by_key);
+    SortTensors(order);
+  }
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (KeyOf(columns_, i - 1) == KeyOf(columns_, i)) {
+      return MakeError(ErrorCode::kInvalidArgument, "DUPLICATE_KEY",
+                       fmt::format("the key '{}' stands twice", KeyOf(columns_, i)));
     }
-    out.chunk_ends.push_back((i == 0 ? 0 : out.chunk_ends.back()) + row.num_chunks);
   }
-  if (sorted) {
-    out.chunk_files = std::move(columns_.chunk_files);
-    out.chunk_offsets = std::move(columns_.chunk_offsets);
-    out.chunk_orders = std::move(columns_.chunk_orders);
-    out.chunk_boxes = std::move(columns_.chunk_boxes);
-  }
+  RESHARD_TRY(SetAliases());
+  CatalogColumns out = std::move(columns_);
   std::stable_sort(objects_.begin(), objects_.end(), [](const ObjectRow& a, const ObjectRow& b) {
     return std::pair<const std::string&, std::int64_t>(a.key, a.rank) <
            std::pair<const std::string&, std::int64_t>(b.key, b.rank);

@@ -1,4 +1,9 @@
-from harness import CommandTest
+import os
+import struct
+import subprocess
+import unittest
+
+from harness import RESHARD, SANITIZED, CommandTest
 
 
 class InfoTest(CommandTest):
@@ -50,3 +55,69 @@ class InfoTest(CommandTest):
         self.assertIn("0.reshard", answer.err)
         self.assertIn("%s/run/0.reshard: " % self.dir, answer.err)
         self.assertIn("`reshard verify %s/run` lists every fault" % self.dir, answer.last_line)
+
+
+@unittest.skipIf(SANITIZED, "resident memory is not measured under a sanitizer")
+class MemoryTest(CommandTest):
+    """What is read of a file that may be hostile takes at most 8 times its size and 64 MiB."""
+
+    def check(self, path, metadata, code, text):
+        """`info` of `path` ends with `code` and says `text`, within the bound of the metadata's size."""
+        child = subprocess.Popen([RESHARD, "info", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said = child.stdout.read()
+        child.stdout.close()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(child.returncode, code, said[-300:])
+        self.assertIn(text, said)
+        self.assertLessEqual(usage.ru_maxrss * 1024, 8 * metadata.stat().st_size + (64 << 20), path)
+
+    def test_pickles_of_small_things(self):
+        # Made one by one: a child's peak counts what this process holds.
+        begin, end = b"\x80\x04](", b"e."
+        pickles = {
+            "none": (begin, b"N", end, "no Metadata object"),
+            "integers": (begin, b"K\x01", end, "no Metadata object"),
+            "texts": (begin, b"\x8c\x01a", end, "no Metadata object"),
+            "floats": (begin, b"G" + bytes(8), end, "no Metadata object"),
+            "keys": (b"\x80\x02}(", None, b"u.", "no Metadata object"),
+            "marks": (b"\x80\x02", b"(", b".", "too few values"),
+            "copies": (b"\x80\x02N", b"2", b".", "left over"),
+            "lists": (begin, b"]", end, "bytes of memory"),
+            "dicts": (begin, b"}", end, "bytes of memory"),
+            "tuples": (begin, b"N\x85", end, "bytes of memory"),
+            "memos": (begin, b"]\x94", end, "bytes of memory"),
+            "bytes": (begin, b"C\x00", end, "bytes of memory"),
+        }
+        for name, (head, repeated, tail, text) in pickles.items():
+            for metadata in ("0.metadata", ".metadata"):  # Paddle's, PyTorch's
+                path = self.dir / (name + metadata)
+                path.mkdir()
+                with open(path / metadata, "wb") as file:
+                    file.write(head)
+                    if repeated is None:
+                        for i in range((8 << 20) // 6):
+                            file.write(b"J" + struct.pack("<i", i) + b"N")
+                    else:
+                        file.write(repeated * ((8 << 20) // len(repeated)))
+                    file.write(tail)
+                with self.subTest(name, metadata=metadata):
+                    self.check(path, path / metadata, 1, text)
+
+    def test_the_longest_safetensors_header(self):
+        path = self.dir / "a.safetensors"
+        limit = 100_000_000
+        with open(path, "wb") as file:
+            file.write(bytes(8) + b"{")
+            size = 1
+            for i in range(10**9):
+                entry = b'%s"%x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % (b"," if i else b"", i)
+                if size + len(entry) + 1 > limit:
+                    break
+                file.write(entry)
+                size += len(entry)
+            file.write(b"}")
+            file.seek(0)
+            file.write(struct.pack("<Q", size + 1))
+        self.assertGreater(i, 1_700_000)
+        self.check(path, path, 0, "tensors     %d" % i)

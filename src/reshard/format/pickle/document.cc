@@ -23,7 +23,7 @@ std::span<const NodeId> Document::object_items(NodeId node) const {
     return {};
   }
   const Run& run = object_items_[nodes_[node].count - 1];
-  return std::span(items_).subspan(run.begin, run.count);
+  return {items_.data() + run.begin, run.count};
 }
 
 NodeId Document::Find(NodeId dict, std::string_view key) const {

@@ -23,6 +23,7 @@
 
 #include "reshard/base/bytes.h"
 #include "reshard/base/check.h"
+#include "reshard/base/growing_array.h"
 
 namespace reshard::pickle {
 
@@ -120,10 +121,10 @@ class Document {
   };
 
   NodeId root_ = kNoNode;
-  std::vector<Node> nodes_;
-  std::string text_;
-  std::vector<NodeId> items_;
-  std::vector<Run> object_items_;
+  GrowingArray<Node> nodes_;
+  GrowingArray<char> text_;
+  GrowingArray<NodeId> items_;
+  GrowingArray<Run> object_items_;
   std::vector<std::string> unknown_;  // names outside the closed list
 };
 
@@ -147,14 +148,14 @@ inline std::int64_t Document::AsInt(NodeId node) const {
 
 inline std::string_view Document::Text(NodeId node) const {
   RESHARD_CHECK(kind(node) == Kind::kText);
-  return std::string_view(text_).substr(nodes_[node].value, nodes_[node].count);
+  return {text_.data() + nodes_[node].value, nodes_[node].count};
 }
 
 inline std::span<const NodeId> Document::items(NodeId node) const {
   const Node& n = nodes_[node];
   RESHARD_CHECK(n.kind == Kind::kTuple || n.kind == Kind::kList || n.kind == Kind::kDict ||
                 n.kind == Kind::kSet || n.kind == Kind::kPersistent);
-  return std::span(items_).subspan(n.value, n.count);
+  return {items_.data() + n.value, n.count};
 }
 
 inline std::uint16_t Document::global(NodeId node) const {

@@ -110,7 +110,7 @@ Result<NodeId> DocumentBuilder::Text(std::string_view text, std::uint64_t offset
   const NodeId node = Add(Kind::kText, offset, head);
   At(node).value = document_.text_.size();
   At(node).count = static_cast<std::uint32_t>(text.size());
-  document_.text_ += text;
+  document_.text_.Append(text);
   return node;
 }
 
@@ -160,7 +160,7 @@ Status DocumentBuilder::Adopt(NodeId parent, std::span<const NodeId> children,
 }
 
 void DocumentBuilder::AddItems(NodeId target, std::span<const NodeId> items) {
-  std::vector<NodeId>& pool = document_.items_;
+  GrowingArray<NodeId>& pool = document_.items_;
   const bool is_object = kind(target) == Kind::kObject;
   if (is_object && At(target).count == 0) {
     document_.object_items_.push_back({});
@@ -182,7 +182,7 @@ void DocumentBuilder::AddItems(NodeId target, std::span<const NodeId> items) {
   } else {
     own.count += items.size();
   }
-  pool.insert(pool.end(), items.begin(), items.end());
+  pool.Append(items);
   if (is_object) {
     document_.object_items_[At(target).count - 1] = own;
   } else {

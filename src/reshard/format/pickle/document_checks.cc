@@ -29,8 +29,7 @@ struct KeyValue {
   }
 };
 
-/// `hashed`: for sorting; texts are told apart by a hash first.
-KeyValue ValueOf(const Document& document, NodeId key, bool hashed) {
+KeyValue ValueOf(const Document& document, NodeId key) {
   switch (document.kind(key)) {
     case Kind::kBool:
       return {KeyValue::kInt, document.AsBool(key) ? 1U : 0U, {}};
@@ -45,7 +44,7 @@ KeyValue ValueOf(const Document& document, NodeId key, bool hashed) {
     }
     case Kind::kText: {
       const std::string_view text = document.Text(key);
-      return {KeyValue::kText, hashed ? std::hash<std::string_view>()(text) : text.size(), text};
+      return {KeyValue::kText, text.size(), text};
     }
     default:
       return {KeyValue::kOther, key, {}};
@@ -59,10 +58,37 @@ tl::unexpected<Error> Duplicate(const Document& document, NodeId key) {
                          text ? fmt::format("'{}'", document.Text(key)) : "of this value"));
 }
 
+/// Sorts the keys by a hash, and where those are equal by the value.
+Status CheckManyKeys(const Document& document, std::span<const NodeId> items) {
+  struct Hashed {
+    std::uint64_t hash;
+    NodeId key;
+  };
+
+  std::vector<Hashed> keys;
+  keys.reserve(items.size() / 2);
+  for (std::size_t i = 0; i < items.size(); i += 2) {
+    const KeyValue value = ValueOf(document, items[i]);
+    const std::uint64_t hash =
+        value.kind == KeyValue::kText ? std::hash<std::string_view>()(value.text) : value.bits;
+    keys.push_back({hash, items[i]});
+  }
+  std::sort(keys.begin(), keys.end(), [&document](const Hashed& a, const Hashed& b) {
+    return a.hash != b.hash ? a.hash < b.hash : ValueOf(document, a.key) < ValueOf(document, b.key);
+  });
+  for (std::size_t i = 1; i < keys.size(); ++i) {
+    if (keys[i - 1].hash == keys[i].hash &&
+        ValueOf(document, keys[i - 1].key) == ValueOf(document, keys[i].key)) {
+      return Duplicate(document, keys[i].key);
+    }
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 void DocumentBuilder::JoinRuns() {
-  std::vector<NodeId>& pool = document_.items_;
+  GrowingArray<NodeId>& pool = document_.items_;
   for (const auto& [target, runs] : runs_) {
     const bool is_object = kind(target) == Kind::kObject;
     Run own = is_object ? document_.object_items_[At(target).count - 1]
@@ -162,24 +188,12 @@ Status DocumentBuilder::CheckGraph(NodeId root) {
 }
 
 Status DocumentBuilder::CheckUniqueKeys(std::span<const NodeId> items) const {
-  std::vector<std::pair<KeyValue, NodeId>> keys;
   if (items.size() > 2 * kFewKeys) {
-    keys.reserve(items.size() / 2);
-    for (std::size_t i = 0; i < items.size(); i += 2) {
-      keys.emplace_back(ValueOf(document_, items[i], true), items[i]);
-    }
-    std::sort(keys.begin(), keys.end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (std::size_t i = 1; i < keys.size(); ++i) {
-      if (keys[i - 1].first == keys[i].first) {
-        return Duplicate(document_, keys[i].second);
-      }
-    }
-    return OkStatus();
+    return CheckManyKeys(document_, items);
   }
   KeyValue few[kFewKeys];
   for (std::size_t i = 0; i < items.size(); i += 2) {
-    few[i / 2] = ValueOf(document_, items[i], false);
+    few[i / 2] = ValueOf(document_, items[i]);
     if (std::find(few, few + i / 2, few[i / 2]) != few + i / 2) {
       return Duplicate(document_, items[i]);
     }

@@ -56,7 +56,7 @@ class Memo {
   }
 
  private:
-  std::vector<NodeId> dense_;
+  GrowingArray<NodeId> dense_;
   std::unordered_map<std::uint32_t, NodeId> sparse_;
 };
 
@@ -129,6 +129,8 @@ class Machine {
   }
 
   /// Values above the topmost mark.
+  std::span<const NodeId> Stack() const { return {stack_.data(), stack_.size()}; }
+
   std::size_t Depth() const { return stack_.size() - (marks_.empty() ? 0 : marks_.back()); }
 
   Status NeedStack(std::size_t count) const {
@@ -142,8 +144,8 @@ class Machine {
   const ParseOptions& options_;
   Window window_;
   DocumentBuilder builder_;
-  std::vector<NodeId> stack_;
-  std::vector<std::uint64_t> marks_;  // stack sizes
+  GrowingArray<NodeId> stack_;
+  GrowingArray<std::uint64_t> marks_;  // stack sizes
   Memo memo_;
   std::vector<NodeId> global_nodes_;  // by place in options_.globals
   std::unordered_map<std::string, NodeId> unknown_nodes_;
@@ -283,7 +285,7 @@ Status Machine::StackGlobal() {
   if (builder_.kind(name) != Kind::kText || builder_.kind(module) != Kind::kText) {
     return Bad(kBadTarget, at_, "module and name of a global are no texts");
   }
-  stack_.resize(stack_.size() - 2);
+  stack_.Shorten(stack_.size() - 2);
   return Resolve(builder_.TextOf(module), builder_.TextOf(name));
 }
 
@@ -317,9 +319,9 @@ Status Machine::Unknown(std::string_view module, std::string_view name) {
 
 Status Machine::TupleOf(std::size_t count) {
   RESHARD_TRY(NeedStack(count));
-  const std::span<const NodeId> items = std::span(stack_).last(count);
+  const std::span<const NodeId> items = Stack().last(count);
   Result<NodeId> tuple = builder_.Tuple(Kind::kTuple, items, at_);
-  stack_.resize(stack_.size() - count);
+  stack_.Shorten(stack_.size() - count);
   return Push(std::move(tuple));
 }
 
@@ -327,8 +329,8 @@ Status Machine::TupleFromMark(Kind kind) {
   RESHARD_TRY(NeedMark());
   const std::uint64_t mark = marks_.back();
   marks_.pop_back();
-  Result<NodeId> made = builder_.Tuple(kind, std::span(stack_).subspan(mark), at_);
-  stack_.resize(mark);
+  Result<NodeId> made = builder_.Tuple(kind, Stack().subspan(mark), at_);
+  stack_.Shorten(mark);
   return Push(std::move(made));
 }
 
@@ -336,7 +338,7 @@ Status Machine::Call(GlobalUse use) {
   RESHARD_TRY(NeedStack(2));
   const NodeId args = stack_[stack_.size() - 1];
   const NodeId callable = stack_[stack_.size() - 2];
-  stack_.resize(stack_.size() - 2);
+  stack_.Shorten(stack_.size() - 2);
   return Push(builder_.Object(callable, args, use, at_));
 }
 
@@ -350,10 +352,10 @@ Status Machine::Build() {
 Status Machine::One(bool pair) {
   const std::size_t count = pair ? 2 : 1;
   RESHARD_TRY(NeedStack(count + 1));
-  const std::span<const NodeId> items = std::span(stack_).last(count);
+  const std::span<const NodeId> items = Stack().last(count);
   const NodeId target = stack_[stack_.size() - count - 1];
   RESHARD_TRY(pair ? builder_.SetItems(target, items, at_) : builder_.Append(target, items, at_));
-  stack_.resize(stack_.size() - count);
+  stack_.Shorten(stack_.size() - count);
   return OkStatus();
 }
 
@@ -365,7 +367,7 @@ Status Machine::Many(std::uint8_t opcode) {
     return Bad(kStackUnderflow, at_, "there is nothing below the mark");
   }
   const NodeId target = stack_[mark - 1];
-  const std::span<const NodeId> items = std::span(stack_).subspan(mark);
+  const std::span<const NodeId> items = Stack().subspan(mark);
   if (opcode == op::kSetItems) {
     RESHARD_TRY(builder_.SetItems(target, items, at_));
   } else if (opcode == op::kAppends) {
@@ -373,7 +375,7 @@ Status Machine::Many(std::uint8_t opcode) {
   } else {
     RESHARD_TRY(builder_.AddToSet(target, items, at_));
   }
-  stack_.resize(mark);
+  stack_.Shorten(mark);
   return OkStatus();
 }
 
@@ -403,7 +405,7 @@ Status Machine::PopOne() {
 
 Status Machine::PopMark() {
   RESHARD_TRY(NeedMark());
-  stack_.resize(marks_.back());
+  stack_.Shorten(marks_.back());
   marks_.pop_back();
   return OkStatus();
 }
@@ -688,6 +690,8 @@ Result<Parsed> Machine::Run() {
   parsed.protocol = protocol_;
   parsed.end = window_.offset();
   const NodeId root = stack_.back();
+  stack_ = {};
+  memo_ = {};
   RESHARD_TRY_ASSIGN(parsed.document, std::move(builder_).Finish(root));
   return parsed;
 }
