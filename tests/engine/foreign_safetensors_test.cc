@@ -332,6 +332,13 @@ TEST(ForeignSafetensorsTest, IndexGivesChecksums) {
   }
 }
 
+TEST(ForeignSafetensorsTest, AFileOfEmptyTensorsIsNotLeftOver) {
+  const auto storage = InMemory({{"x.safetensors", FileOf({{"w", {0}, 7}})}});
+  ASSERT_OK_AND_ASSIGN(const VerifyReport report, Verify(*storage));
+  EXPECT_TRUE(report.whole());
+  EXPECT_THAT(report.notes, IsEmpty());
+}
+
 /// A file with an index, whose first bytes hold header and tensors: what happens to it later.
 class IndexedFileTest : public ::testing::Test {
  protected:

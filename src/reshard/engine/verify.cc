@@ -162,7 +162,8 @@ class Verifier {
   /// Data files of that id of which the metadata names nothing.
   void NoteUnnamed(const ForeignRef& ref, const Assembled& content,
                    const std::vector<ObjectInfo>& objects) {
-    std::set<std::string_view> named;
+    std::set<std::string_view> named(ref.more_names.begin(), ref.more_names.end());
+    named.insert(ref.metadata_name);
     for (const FileEntry& file : content.catalog.files()) {
       named.insert(file.name);
     }
