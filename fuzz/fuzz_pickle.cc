@@ -75,7 +75,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (NodeId node = 0; node < document.num_nodes(); ++node) {
       RESHARD_CHECK(document.offset(node) < size);
       const Kind kind = document.kind(node);
-      if (kind == Kind::kText || kind == Kind::kLongText || kind == Kind::kBytes) {
+      if (kind == Kind::kLongInt || kind == Kind::kText || kind == Kind::kLongText ||
+          kind == Kind::kBytes) {
         RESHARD_CHECK(document.InSource(node).end() <= size);
       }
     }

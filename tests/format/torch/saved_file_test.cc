@@ -81,6 +81,85 @@ TEST_P(SavedGoldenTest, EveryTensorIsWhatTorchSaved) {
 
 INSTANTIATE_TEST_SUITE_P(Files, SavedGoldenTest, ::testing::Values("new.pt", "old.pt"));
 
+/// The objects by flat key.
+std::map<std::string, Value> Objects(const Catalog& catalog) {
+  std::map<std::string, Value> out;
+  for (std::size_t i = 0; i < catalog.num_objects(); ++i) {
+    const Result<Value> value = DecodeObject(catalog.object_value(i));
+    EXPECT_TRUE(value.ok());
+    out[std::string(catalog.object_key(i))] = value.ok() ? *value : Value();
+  }
+  return out;
+}
+
+TEST(SavedFileTest, AttributesAndClassesOfTensorsAreDropped) {
+  for (const char* name : {"odd.pt", "odd-old.pt"}) {
+    const Bytes bytes = Golden(name);
+    ASSERT_OK_AND_ASSIGN(const Assembled opened, OpenSaved(bytes));
+    const std::map<std::string, std::string> tensors = Tensors(bytes, opened.catalog);
+    EXPECT_EQ(tensors, Expected(name));
+    EXPECT_EQ(tensors.count("noted") + tensors.count("tagged") + tensors.count("buffer") +
+                  tensors.count("marked"),
+              4U);
+  }
+}
+
+TEST(SavedFileTest, TensorsThatAreNotDenseAreFaultsOfTheirOwn) {
+  for (const char* name : {"odd.pt", "odd-old.pt"}) {
+    ASSERT_OK_AND_ASSIGN(const Assembled opened, OpenSaved(Golden(name)));
+    std::map<std::string, std::string> faults;
+    for (const ForeignFault& fault : opened.faults) {
+      EXPECT_EQ(fault.error.code, ErrorCode::kUnsupported);
+      ASSERT_EQ(fault.keys.size(), 1U);
+      EXPECT_THAT(fault.error.message, HasSubstr("'" + fault.keys[0] + "'"));
+      const std::string& text = fault.error.message;
+      const std::size_t from = text.find("this is a ");
+      faults[fault.keys[0]] =
+          fault.error.reason +
+          (from == std::string::npos ? "" : text.substr(from + 9, text.find(';') - from - 9));
+    }
+    const std::map<std::string, std::string> expected = {
+        {"csr", "UNSUPPORTED_TENSOR sparse tensor"},
+        {"f4", "UNSUPPORTED_TENSOR tensor of dtype torch.float4_e2m1fn_x2"},
+        {"meta", "UNSUPPORTED_TENSOR meta tensor, which has no elements"},
+        {"neg", "LAZY_VIEW"},
+        {"nested", "UNSUPPORTED_TENSOR nested tensor"},
+        {"quantized", "UNSUPPORTED_TENSOR quantized tensor"},
+        {"quantized32", "UNSUPPORTED_TENSOR quantized tensor"},
+        {"sparse", "UNSUPPORTED_TENSOR sparse tensor"}};
+    EXPECT_EQ(faults, expected) << name;
+    EXPECT_TRUE(opened.notes.empty());
+  }
+}
+
+TEST(SavedFileTest, IntegersBeyond64BitsAreKeptAsTheyAre) {
+  for (const char* name : {"odd.pt", "odd-old.pt"}) {
+    ASSERT_OK_AND_ASSIGN(const Assembled opened, OpenSaved(Golden(name)));
+    const std::map<std::string, Value> objects = Objects(opened.catalog);
+    EXPECT_EQ(objects.at("big"),
+              Value(Opaque{"int", testing::FromHex("80028b090000000000000000000000402e")}));
+    EXPECT_EQ(objects.at("seed"),
+              Value(Opaque{"int", testing::FromHex("80028b090000000000000000000080002e")}));
+    EXPECT_EQ(objects.at("rng.state"),
+              Value(Opaque{"int", testing::FromHex("80028b1000000000000000000000000000000000"
+                                                   "0000802e")}));
+    EXPECT_EQ(objects.at("rng.has"), Value(1));
+  }
+}
+
+TEST(SavedFileTest, ModulesOfTheOlderFormAreReadLikeOthers) {
+  const Bytes bytes = Golden("module-old.pt");
+  ASSERT_OK_AND_ASSIGN(const Assembled opened, OpenSaved(bytes));
+  std::map<std::string, std::string> expected;
+  for (const auto& [key, tensor] : Expected("module-old.pt")) {
+    expected["model._parameters." + key] = tensor;
+  }
+  ASSERT_EQ(expected.size(), 1U);
+  EXPECT_EQ(Tensors(bytes, opened.catalog), expected);
+  EXPECT_EQ(Objects(opened.catalog).at("epoch"), Value(3));
+  EXPECT_THAT(opened.notes, ElementsAre(HasSubstr("__main__.Tiny")));
+}
+
 TEST(SavedFileTest, ObjectsAndOpaqueValues) {
   for (const char* name : {"new.pt", "old.pt"}) {
     ASSERT_OK_AND_ASSIGN(const Assembled opened, OpenSaved(Golden(name)));
@@ -96,7 +175,9 @@ TEST(SavedFileTest, ObjectsAndOpaqueValues) {
     EXPECT_EQ(objects["raw"], Value(testing::FromHex("00ff80")));
     EXPECT_EQ(objects["size"], Value(Value::List{2, 3}));
     EXPECT_EQ(objects["hyper"], Value(Opaque{"argparse.Namespace", {}}));
-    EXPECT_EQ(objects["dtype"], Value(Opaque{"torch.float16", {}}));
+    EXPECT_EQ(objects["dtype"],
+              Value(Opaque{"torch.float16", testing::FromHex("800263746f7263680a666c6f617431360a"
+                                                             "2e")}));
     EXPECT_EQ(objects["lists.0"], Value(1));
     const Value groups = Value::List{
         Value::Map{{"lr", 0.1}, {"betas", Value::List{0.9, 0.999}}, {"params", Value::List{0, 1}}}};
@@ -202,6 +283,28 @@ Bytes Replaced(Bytes bytes, std::string_view what, std::string_view with) {
   return {out.begin(), out.end()};
 }
 
+TEST(SavedFileTest, UnknownRebuildsAndStoragesAreNamed) {
+  const auto fault = [](const Bytes& bytes, const std::string& key) -> std::string {
+    MemorySource source(bytes);
+    const Result<SavedFile> saved = ReadSavedFile(source);
+    if (!saved.ok()) {
+      return saved.error().ToString();
+    }
+    for (const SavedFault& one : saved->faults) {
+      if (one.key == key) {
+        return one.error.ToString();
+      }
+    }
+    return "no fault";
+  };
+  const Bytes old = Golden("odd-old.pt");
+  EXPECT_THAT(fault(Replaced(old, "_rebuild_qtensor", "_rebuild_xtensor"), "quantized"),
+              HasSubstr("a tensor that torch rebuilds with torch._utils._rebuild_xtensor"));
+  EXPECT_THAT(fault(Replaced(old, "_rebuild_from_type_v2", "_rebuild_from_type_v9"), "noted"),
+              HasSubstr("torch._tensor._rebuild_from_type_v9"));
+  EXPECT_EQ(fault(old, "last"), "no fault");
+}
+
 TEST(SavedFileTest, StreamsThatContradictThemselves) {
   const Bytes old = Golden("old.pt");
   const auto read = [](const Bytes& bytes) {
@@ -224,7 +327,7 @@ TEST(SavedFileTest, StreamsThatContradictThemselves) {
 }
 
 TEST(SavedFileTest, DamageNeverCrashes) {
-  for (const char* name : {"new.pt", "old.pt", "plain-2.6.0.pt"}) {
+  for (const char* name : {"new.pt", "old.pt", "plain-2.6.0.pt", "odd-old.pt", "module-old.pt"}) {
     const Bytes bytes = Golden(name);
     for (std::size_t size = 0; size < bytes.size(); size += 7) {
       const Bytes cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));

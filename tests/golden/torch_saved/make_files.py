@@ -4,6 +4,7 @@ import argparse
 import json
 import pathlib
 import sys
+import warnings
 from collections import OrderedDict
 
 import torch
@@ -33,6 +34,33 @@ def dtypes():
             "c32": torch.tensor([1 + 2j]).to(torch.complex32), "lazy": torch.tensor([1 + 2j]).conj()}
 
 
+class Marked(torch.Tensor):
+    pass
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(6, dtype=torch.float32).reshape(2, 3))
+
+
+def odd():
+    """Tensors with more to them than elements, tensors that are not dense, and integers beyond 64 bits."""
+    noted, tagged = torch.arange(4), torch.nn.Parameter(torch.arange(2, dtype=torch.float32))
+    noted.note, tagged.tag = 7, "x"
+    small = torch.arange(4, dtype=torch.float32)
+    return {"noted": noted, "tagged": tagged, "buffer": torch.nn.Buffer(torch.ones(2)), "marked": small.as_subclass(Marked),
+            "quantized": torch.quantize_per_tensor(small, 0.5, 1, torch.qint8),
+            "quantized32": torch.quantize_per_tensor(small, 0.5, 1, torch.qint32),
+            "sparse": torch.eye(2).to_sparse(), "csr": torch.eye(2).to_sparse_csr(), "meta": torch.ones(2, device="meta"),
+            "f4": torch.zeros(2, 3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+            "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "neg": torch.tensor([1 + 2j]).conj().imag,
+            "big": 2**70, "rng": {"state": -(2**127), "has": 1}, "seed": 2**63, "last": torch.arange(3)}
+
+
+ODD = ("quantized", "quantized32", "sparse", "csr", "meta", "f4", "nested", "neg")  # that are not read
+
+
 def leaves(value, path=""):
     if isinstance(value, torch.Tensor):
         yield path, value
@@ -51,15 +79,18 @@ def described(tensor):
 
 
 def main():
+    warnings.simplefilter("ignore")
     folder = pathlib.Path(sys.argv[1])
     values = {"new.pt": state(), "old.pt": state(), "dtypes.pt": dtypes(), "list.pt": [torch.arange(3), torch.arange(2)],
-              "bare.pt": torch.arange(3), "module.pt": torch.nn.Linear(2, 3)}
+              "bare.pt": torch.arange(3), "module.pt": torch.nn.Linear(2, 3), "odd.pt": odd(), "odd-old.pt": odd(),
+              "module-old.pt": {"model": Tiny(), "epoch": 3}}
     torch.manual_seed(0)
     expected = {}
     for name, value in values.items():
-        torch.save(value, folder / name, _use_new_zipfile_serialization=name != "old.pt")
+        torch.save(value, folder / name, _use_new_zipfile_serialization="old" not in name)
         flat = value.state_dict() if name == "module.pt" else value
-        expected[name] = {key: described(tensor) for key, tensor in leaves(flat)}
+        flat = value["model"].state_dict() if name == "module-old.pt" else flat
+        expected[name] = {key: described(tensor) for key, tensor in leaves(flat) if name[:3] != "odd" or key not in ODD}
     torch.jit.script(torch.nn.Linear(2, 3)).save(str(folder / "script.pt"))
     (folder / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
 

@@ -13,7 +13,8 @@ double Document::AsFloat(NodeId node) const {
 
 ByteRange Document::InSource(NodeId node) const {
   const Node& n = nodes_[node];
-  RESHARD_CHECK(n.kind == Kind::kText || n.kind == Kind::kLongText || n.kind == Kind::kBytes);
+  RESHARD_CHECK(n.kind == Kind::kLongInt || n.kind == Kind::kText || n.kind == Kind::kLongText ||
+                n.kind == Kind::kBytes);
   return {n.offset + n.head, n.kind == Kind::kText ? n.count : n.value};
 }
 

@@ -45,7 +45,8 @@ inline constexpr std::uint16_t kFirstUnknown = 0x8000;
 enum class Kind : std::uint8_t {
   kNone,
   kBool,
-  kInt,  ///< 64 bits signed; larger ones are refused.
+  kInt,      ///< 64 bits signed.
+  kLongInt,  ///< More than 64 bits, left in the source; refused unless names are kept (machine.h).
   kFloat,
   kText,      ///< In the document.
   kLongText,  ///< Left in the source (UTF-8, not checked yet): long, or raw (machine.h, kRawText).
@@ -73,7 +74,8 @@ class Document {
   double AsFloat(NodeId node) const;         ///< kFloat
   std::string_view Text(NodeId node) const;  ///< kText
 
-  /// kText, kLongText, kBytes: where it lies in the source.
+  /// kLongInt (little-endian two's complement), kText, kLongText, kBytes: where it lies in the
+  /// source.
   ByteRange InSource(NodeId node) const;
 
   /// kTuple, kList, kSet: the elements. kDict: key, value, key, value... kPersistent: the id.

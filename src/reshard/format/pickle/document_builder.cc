@@ -260,6 +260,16 @@ Result<NodeId> DocumentBuilder::Persistent(NodeId id, std::uint64_t offset) {
   return node;
 }
 
+NodeId DocumentBuilder::NameOfClass(NodeId id) const {
+  if (kind(id) != Kind::kTuple) {
+    return kNoNode;
+  }
+  const std::span<const NodeId> items = document_.items(id);
+  const bool is_class = items.size() >= 2 && kind(items[0]) == Kind::kText &&
+                        TextOf(items[0]) == "module" && kind(items[1]) == Kind::kGlobal;
+  return is_class ? items[1] : kNoNode;
+}
+
 Status DocumentBuilder::Append(NodeId target, std::span<const NodeId> items, std::uint64_t offset) {
   if (kind(target) != Kind::kList && (At(target).flags & kListItems) == 0) {
     return Bad(kBadTarget, offset, "what is appended to is no list");

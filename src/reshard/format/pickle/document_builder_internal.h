@@ -56,6 +56,9 @@ class DocumentBuilder {
   /// Errors: BAD_TARGET unless `id` is a tuple.
   Result<NodeId> Persistent(NodeId id, std::uint64_t offset);
 
+  /// The name in ('module', name, ...), kNoNode when `id` is something else.
+  NodeId NameOfClass(NodeId id) const;
+
   /// Adds elements of a list or set, or keys and values of a dict, or those of an object of such a
   /// kind. Errors: BAD_TARGET, BAD_KEY, DEPTH, BAD_STRING, LIMIT.
   Status Append(NodeId target, std::span<const NodeId> items, std::uint64_t offset);

@@ -216,6 +216,9 @@ Status Machine::Integer(int bytes) {
 Status Machine::Long(int length_bytes) {
   RESHARD_TRY_ASSIGN(const std::uint64_t size, Number(length_bytes));
   RESHARD_TRY(Bound(size));
+  if (size > 8 && options_.keep_unknown) {
+    return Payload(Kind::kLongInt, size, length_bytes);
+  }
   if (size > 8) {
     return Bad(kBadInteger, at_, fmt::format("an integer of {} bytes, more than 8", size));
   }
@@ -418,7 +421,8 @@ Status Machine::Persistent() {
   RESHARD_TRY(NeedStack(1));
   const NodeId id = stack_.back();
   stack_.pop_back();
-  return Push(builder_.Persistent(id, at_));
+  const NodeId name = options_.keep_unknown ? builder_.NameOfClass(id) : kNoNode;
+  return name != kNoNode ? PushNode(name) : Push(builder_.Persistent(id, at_));
 }
 
 Status Machine::ReadOnly() {

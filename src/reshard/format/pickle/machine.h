@@ -63,7 +63,9 @@ struct ParseOptions {
   std::span<const GlobalRule> globals = {};
   bool persistent_ids = false;  ///< Allow BINPERSID with a tuple.
   /// Keep names outside the closed list as nodes (Document::UnknownName), and what is called with
-  /// them as objects that take a state, keys and elements, instead of refusing them.
+  /// them as objects that take a state, keys and elements, instead of refusing them; also integers
+  /// of more than 64 bits (kLongInt). The persistent id ('module', name, ...), which torch's older
+  /// form writes for a class together with its source text, is that name.
   bool keep_unknown = false;
   /// Where the pickle begins and how far it may go (0: to the end of the source). It must end
   /// exactly there.

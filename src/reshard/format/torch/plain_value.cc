@@ -67,6 +67,8 @@ Result<Value> Reader::Read(NodeId node, std::size_t depth) {
       return Value(document_.AsBool(node));
     case Kind::kInt:
       return Value(document_.AsInt(node));
+    case Kind::kLongInt:
+      return Odd("int");
     case Kind::kFloat:
       return Value(document_.AsFloat(node));
     case Kind::kText:

@@ -35,15 +35,19 @@ bool BeginsWith(ByteSpan bytes, std::span<const std::uint8_t> with) {
 /// Where storages lie, by key.
 using StoragePlaces = std::map<std::string, ByteRange, std::less<>>;
 
-/// The distinct storages that a pickle names. Errors: kCorruption BAD_STORAGE, those of
-/// ReadStorage.
+/// The distinct storages that a pickle names; without those that cannot be read, which are faults
+/// of their tensors. Errors: kCorruption BAD_STORAGE, those of ReadStorage.
 Result<std::map<std::string, StorageRef, std::less<>>> StoragesOf(const Document& document) {
   std::map<std::string, StorageRef, std::less<>> storages;
   for (NodeId node = 0; node < document.num_nodes(); ++node) {
     if (document.kind(node) != Kind::kPersistent) {
       continue;
     }
-    RESHARD_TRY_ASSIGN(const StorageRef storage, ReadStorage(document, node));
+    Result<StorageRef> read = ReadStorage(document, node);
+    if (!read.ok() && read.error().code == ErrorCode::kUnsupported) {
+      continue;
+    }
+    RESHARD_TRY_ASSIGN(const StorageRef storage, std::move(read));
     const auto [at, is_new] = storages.emplace(std::string(storage.key), storage);
     if (!is_new && (at->second.bytes != storage.bytes || at->second.dtype != storage.dtype)) {
       return MakeError(

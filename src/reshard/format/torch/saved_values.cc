@@ -16,6 +16,7 @@ using pickle::NodeId;
 
 constexpr std::uint64_t kFreeMemory = std::uint64_t{64} << 20;
 constexpr std::string_view kRootKey = "data";
+constexpr std::string_view kProtocol2 = "\x80\x02";
 
 enum SavedGlobal : std::uint16_t {
   kSetType = kFirstFreeGlobal,
@@ -25,6 +26,9 @@ enum SavedGlobal : std::uint16_t {
 std::vector<GlobalRule> MakeGlobals() {
   const std::span<const GlobalRule> tensors = TensorGlobals();
   std::vector<GlobalRule> rules(tensors.begin(), tensors.end());
+  rules.push_back(
+      {"torch._utils", "_rebuild_parameter_with_state", kRebuildParameter, pickle::kReduce});
+  rules.push_back({"torch._tensor", "_rebuild_from_type_v2", kRebuildFromType, pickle::kReduce});
   rules.push_back({"builtins", "set", kSetType, pickle::kReduce});
   rules.push_back({"__builtin__", "set", kSetType, pickle::kReduce});
   rules.push_back(
@@ -84,6 +88,17 @@ std::string SavedValues::NameOf(std::uint16_t global) const {
   return at == rules.end() ? "?" : fmt::format("{}.{}", at->module, at->name);
 }
 
+/// A name that stands as a value is all there is to it: a pickle of its own.
+Result<Value> SavedValues::ReadName(NodeId node) {
+  const std::string name = NameOf(document_.global(node));
+  RESHARD_TRY(Charge(node, 2 * name.size()));
+  const std::size_t dot = name.rfind('.');
+  const std::string pickle = std::string(kProtocol2) +
+                             fmt::format("c{}\n{}\n.", name.substr(0, dot), name.substr(dot + 1));
+  const ByteSpan bytes = AsBytes(pickle);
+  return Value(Opaque{name, Bytes(bytes.begin(), bytes.end())});
+}
+
 Result<Value> SavedValues::Read(NodeId node, std::size_t depth) {
   if (depth > kMaxNesting) {
     return MakeError(ErrorCode::kUnsupported, pickle::kDepth,
@@ -98,6 +113,8 @@ Result<Value> SavedValues::Read(NodeId node, std::size_t depth) {
       return Value(document_.AsBool(node));
     case Kind::kInt:
       return Value(document_.AsInt(node));
+    case Kind::kLongInt:
+      return ReadLongInt(node);
     case Kind::kFloat:
       return Value(document_.AsFloat(node));
     case Kind::kText:
@@ -114,7 +131,7 @@ Result<Value> SavedValues::Read(NodeId node, std::size_t depth) {
     case Kind::kDict:
       return ReadMap(document_.items(node), depth);
     case Kind::kGlobal:
-      return Value(Opaque{NameOf(document_.global(node)), {}});
+      return ReadName(node);
     case Kind::kPersistent:
       return Value(Opaque{"torch.storage", {}});
     case Kind::kObject:
@@ -134,6 +151,16 @@ Result<Bytes> SavedValues::Load(NodeId node) {
   Bytes bytes(range.size);
   RESHARD_TRY(source_.ReadAt(range.offset, bytes));
   return bytes;
+}
+
+/// A pickle of its own: what the value is, though no 64 bits hold it.
+Result<Value> SavedValues::ReadLongInt(NodeId node) {
+  RESHARD_TRY_ASSIGN(const Bytes number, Load(node));
+  Opaque opaque{"int", {std::byte{0x80}, std::byte{2}, std::byte{0x8b}}};  // PROTO 2, LONG4
+  AppendLittle(opaque.bytes, static_cast<std::uint32_t>(number.size()));
+  opaque.bytes.insert(opaque.bytes.end(), number.begin(), number.end());
+  opaque.bytes.push_back(std::byte{'.'});
+  return Value(std::move(opaque));
 }
 
 Result<Value> SavedValues::ReadText(NodeId node) {

@@ -41,6 +41,8 @@ class SavedValues {
   Result<Value> ReadObject(pickle::NodeId node, std::size_t depth);
   Result<Value> ReadEncoded(pickle::NodeId node, std::span<const pickle::NodeId> args);
   Result<Value> ReadUnknown(pickle::NodeId node, std::size_t depth);
+  Result<Value> ReadName(pickle::NodeId node);
+  Result<Value> ReadLongInt(pickle::NodeId node);
   Result<Value> ReadText(pickle::NodeId node);
   Result<Bytes> Load(pickle::NodeId node);
   std::string NameOf(std::uint16_t global) const;

@@ -32,6 +32,32 @@ constexpr StorageClass kStorageClasses[] = {
     {"ComplexDoubleStorage", DType::kComplex128},
 };
 
+/// Storages of elements that are numbers only together with a scale.
+struct QuantizedStorage {
+  std::string_view name;  // as the pickle names it
+  std::uint64_t unit_bytes;
+};
+
+constexpr QuantizedStorage kQuantizedStorages[] = {
+    {"torch.QInt8Storage", 1},    {"torch.QUInt8Storage", 1},   {"torch.QInt32Storage", 4},
+    {"torch.QUInt4x2Storage", 1}, {"torch.QUInt2x4Storage", 1},
+};
+
+/// Calls that rebuild tensors of which we cannot read the elements.
+struct OtherTensor {
+  std::string_view name;
+  std::string_view what;
+};
+
+constexpr OtherTensor kOtherTensors[] = {
+    {"torch._utils._rebuild_qtensor", "a quantized tensor"},
+    {"torch._utils._rebuild_sparse_tensor", "a sparse tensor"},
+    {"torch._utils._rebuild_sparse_csr_tensor", "a sparse tensor"},
+    {"torch._utils._rebuild_nested_tensor", "a nested tensor"},
+    {"torch._utils._rebuild_meta_tensor_no_storage", "a meta tensor, which has no elements"},
+    {"torch._utils._rebuild_wrapper_subclass", "a tensor that wraps others"},
+};
+
 std::vector<GlobalRule> MakeGlobals() {
   constexpr std::uint8_t kDict = pickle::kReduce | pickle::kDictLike | pickle::kBuild;
   constexpr std::uint8_t kText = pickle::kReduce | pickle::kRawText;
@@ -128,6 +154,87 @@ Status ReadMarks(const Document& document, NodeId node, TensorRef& tensor) {
   return OkStatus();
 }
 
+/// The name of a call outside of the closed list, "module.name"; else empty.
+std::string_view OtherName(const Document& document, std::uint16_t callable) {
+  return callable >= pickle::kFirstUnknown ? document.UnknownName(callable) : std::string_view();
+}
+
+bool IsRebuild(const Document& document, std::uint16_t callable) {
+  switch (callable) {
+    case kRebuildTensorV2:
+    case kRebuildTensorV3:
+    case kRebuildParameter:
+    case kRebuildFromType:
+      return true;
+    default: {
+      const std::string_view name = OtherName(document, callable);
+      return name.starts_with("torch._utils._rebuild_") ||
+             name.starts_with("torch._tensor._rebuild_");
+    }
+  }
+}
+
+/// A call, whether it is a node of its own or lies in the arguments of another one.
+struct Call {
+  std::uint16_t callable = 0;
+  std::span<const NodeId> args;
+};
+
+/// The call inside of one that makes a parameter, or a tensor with a class or attributes; nothing
+/// when it has other arguments than torch writes.
+std::optional<Call> InnerCall(const Document& document, const Call& call) {
+  if (call.callable == kRebuildParameter) {  // (tensor, requires_grad, hooks[, attributes])
+    const bool good =
+        (call.args.size() == 3 || call.args.size() == 4) && IsTensor(document, call.args[0]);
+    return good ? std::optional(Call{document.callable(call.args[0]),
+                                     document.items(document.args(call.args[0]))})
+                : std::nullopt;
+  }
+  // (call, class, arguments, attributes)
+  const bool good = call.args.size() == 4 && document.kind(call.args[0]) == Kind::kGlobal &&
+                    IsRebuild(document, document.global(call.args[0])) &&
+                    document.kind(call.args[2]) == Kind::kTuple;
+  return good ? std::optional(Call{document.global(call.args[0]), document.items(call.args[2])})
+              : std::nullopt;
+}
+
+tl::unexpected<Error> CannotRead(const Document& document, NodeId node, std::string_view what) {
+  return MakeError(ErrorCode::kUnsupported, kUnsupportedTensor,
+                   fmt::format("byte {}: this is {}; only dense tensors of known dtypes are read",
+                               document.offset(node), what));
+}
+
+/// A call that rebuilds no dense tensor.
+tl::unexpected<Error> OtherKind(const Document& document, NodeId node, const Call& call) {
+  const std::string_view name = OtherName(document, call.callable);
+  for (const OtherTensor& other : kOtherTensors) {
+    if (other.name == name) {
+      return CannotRead(document, node, other.what);
+    }
+  }
+  return CannotRead(document, node, fmt::format("a tensor that torch rebuilds with {}", name));
+}
+
+/// The dtype that a tensor names, or has from its storage. Errors: BAD_TENSOR, UNSUPPORTED_TENSOR.
+Result<DType> ReadDType(const Document& document, NodeId node, const Call& call,
+                        const StorageRef& storage) {
+  const bool typed = call.callable == kRebuildTensorV2;
+  const std::optional<DType> dtype = typed ? storage.dtype : DTypeOfGlobal(document, call.args[6]);
+  if (dtype) {
+    return *dtype;
+  }
+  if (typed && storage.quantized) {
+    return CannotRead(document, node, "a quantized tensor");
+  }
+  if (!typed && document.kind(call.args[6]) == Kind::kGlobal) {
+    const std::string_view name = OtherName(document, document.global(call.args[6]));
+    if (name.starts_with("torch.")) {
+      return CannotRead(document, node, fmt::format("a tensor of dtype {}", name));
+    }
+  }
+  return Bad(document, node, "a tensor without dtype");
+}
+
 /// Offset and strides against the storage.
 Status CheckView(const Document& document, NodeId node, const TensorRef& tensor) {
   if (Status status = CheckShape(tensor.size, tensor.dtype); !status.ok()) {
@@ -180,8 +287,7 @@ std::optional<DType> DTypeOfGlobal(const Document& document, NodeId node) {
 }
 
 bool IsTensor(const Document& document, NodeId node) {
-  return IsCall(document, node, kRebuildTensorV2) || IsCall(document, node, kRebuildTensorV3) ||
-         IsCall(document, node, kRebuildParameter);
+  return document.kind(node) == Kind::kObject && IsRebuild(document, document.callable(node));
 }
 
 Result<StorageRef> ReadStorage(const Document& document, NodeId node) {
@@ -201,13 +307,24 @@ Result<StorageRef> ReadStorage(const Document& document, NodeId node) {
   }
   StorageRef storage;
   storage.key = document.Text(id[2]);
-  storage.dtype = DTypeOfNumber(document.global(id[1]), kStorageGlobal);
-  if (!storage.dtype && document.global(id[1]) != kUntypedStorage) {
+  const std::uint16_t storage_class = document.global(id[1]);
+  storage.dtype = DTypeOfNumber(storage_class, kStorageGlobal);
+  std::uint64_t unit_bytes = storage.dtype ? Info(*storage.dtype).unit_bytes : 1;
+  for (const QuantizedStorage& quantized : kQuantizedStorages) {
+    if (quantized.name == OtherName(document, storage_class)) {
+      storage.quantized = true;
+      unit_bytes = quantized.unit_bytes;
+    }
+  }
+  if (storage_class >= pickle::kFirstUnknown && !storage.quantized) {
+    return CannotRead(document, node,
+                      fmt::format("a storage of class {}", OtherName(document, storage_class)));
+  }
+  if (!storage.dtype && !storage.quantized && storage_class != kUntypedStorage) {
     return Bad(document, id[1], "what should be the class of a storage is another name");
   }
   RESHARD_TRY_ASSIGN(storage.numel, Number(document, id[4], "a storage's number of elements"));
-  const std::optional<std::uint64_t> bytes =
-      CheckedMul(storage.numel, storage.dtype ? Info(*storage.dtype).unit_bytes : 1);
+  const std::optional<std::uint64_t> bytes = CheckedMul(storage.numel, unit_bytes);
   if (!bytes) {
     return Bad(document, id[4], fmt::format("a storage of {} elements", storage.numel));
   }
@@ -216,19 +333,23 @@ Result<StorageRef> ReadStorage(const Document& document, NodeId node) {
 }
 
 Result<TensorRef> ReadTensor(const Document& document, NodeId node) {
-  while (IsCall(document, node, kRebuildParameter)) {  // ends: each is below the one before
-    const std::span<const NodeId> args = document.items(document.args(node));
-    if (args.size() != 3 || !IsTensor(document, args[0])) {
-      return Bad(document, node, "a parameter that is not (tensor, requires_grad, hooks)");
-    }
-    node = args[0];
-  }
   if (!IsTensor(document, node)) {
     return Bad(document, node, "this is no tensor");
   }
-  const bool typed = document.callable(node) == kRebuildTensorV2;
-  const std::span<const NodeId> args = document.items(document.args(node));
-  const std::size_t marks = typed ? 6 : 7;
+  Call call = {document.callable(node), document.items(document.args(node))};
+  // Ends: each call lies below the one before.
+  while (call.callable == kRebuildParameter || call.callable == kRebuildFromType) {
+    const std::optional<Call> inner = InnerCall(document, call);
+    if (!inner) {
+      return Bad(document, node, "a parameter, or a tensor with attributes, that holds no tensor");
+    }
+    call = *inner;
+  }
+  if (call.callable != kRebuildTensorV2 && call.callable != kRebuildTensorV3) {
+    return OtherKind(document, node, call);
+  }
+  const std::span<const NodeId> args = call.args;
+  const std::size_t marks = call.callable == kRebuildTensorV2 ? 6 : 7;
   if (args.size() != marks && args.size() != marks + 1) {
     return Bad(document, node, fmt::format("a tensor is rebuilt from {} arguments", args.size()));
   }
@@ -237,12 +358,7 @@ Result<TensorRef> ReadTensor(const Document& document, NodeId node) {
   RESHARD_TRY_ASSIGN(tensor.offset, Number(document, args[1], "a tensor's offset"));
   RESHARD_TRY_ASSIGN(tensor.size, Numbers(document, args[2], "tensor's size"));
   RESHARD_TRY_ASSIGN(tensor.stride, Numbers(document, args[3], "tensor's stride"));
-  const std::optional<DType> dtype =
-      typed ? tensor.storage.dtype : DTypeOfGlobal(document, args[6]);
-  if (!dtype) {
-    return Bad(document, node, "a tensor without dtype");
-  }
-  tensor.dtype = *dtype;
+  RESHARD_TRY_ASSIGN(tensor.dtype, ReadDType(document, node, call, tensor.storage));
   const Kind hooks = document.kind(args[5]);
   if (tensor.stride.size() != tensor.size.size() || document.kind(args[4]) != Kind::kBool ||
       (hooks != Kind::kNone && !IsCall(document, args[5], kOrderedDict))) {

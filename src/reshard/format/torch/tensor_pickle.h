@@ -22,6 +22,7 @@ namespace reshard::torch {
 inline constexpr std::string_view kBadTensor = "BAD_TENSOR";
 inline constexpr std::string_view kViewOutOfStorage = "VIEW_OUT_OF_STORAGE";
 inline constexpr std::string_view kLazyView = "LAZY_VIEW";
+inline constexpr std::string_view kUnsupportedTensor = "UNSUPPORTED_TENSOR";
 
 /// Numbers of the names in TensorGlobals.
 enum TensorGlobal : std::uint16_t {
@@ -33,6 +34,7 @@ enum TensorGlobal : std::uint16_t {
   kEncodeText,
   kBytesType,
   kUntypedStorage,
+  kRebuildFromType,        ///< Of torch.save alone: a tensor with a class and attributes.
   kDTypeGlobal = 0x100,    ///< + number of a DType: torch.float32
   kStorageGlobal = 0x200,  ///< + number of a DType: torch.FloatStorage
   kFirstFreeGlobal = 0x300,
@@ -52,7 +54,8 @@ std::string_view StorageClassOf(DType dtype);
 /// What a persistent id says: a storage, which lies in the archive's member `data/{key}`.
 struct StorageRef {
   std::string_view key;        ///< In the document.
-  std::optional<DType> dtype;  ///< Nothing: untyped.
+  std::optional<DType> dtype;  ///< Nothing: untyped, or quantized.
+  bool quantized = false;      ///< Of torch's quantized numbers.
   std::uint64_t numel = 0;     ///< Elements; of an untyped storage bytes.
   std::uint64_t bytes = 0;
 };
@@ -71,13 +74,16 @@ struct TensorRef {
   std::uint64_t byte_offset() const { return offset * Info(dtype).unit_bytes; }
 };
 
-/// Whether a node is a call that rebuilds a tensor or a parameter.
+/// Whether a node is a call that rebuilds a tensor or a parameter, be it one that cannot be read:
+/// any name `_rebuild_...` of torch counts (with ParseOptions::keep_unknown).
 bool IsTensor(const pickle::Document& document, pickle::NodeId node);
 
 /// Reads such a call. The view lies in its storage: offset and strides are not negative and no
-/// element lies outside. Device names are passed over.
+/// element lies outside. Device names are passed over, and so are the class and the attributes of a
+/// tensor that has such.
 /// Errors: kCorruption BAD_TENSOR (arguments of other kinds or numbers, a storage that does not
-/// hold whole elements), VIEW_OUT_OF_STORAGE, those of CheckShape; all with the byte offset.
+/// hold whole elements), VIEW_OUT_OF_STORAGE, those of CheckShape; kUnsupported UNSUPPORTED_TENSOR
+/// (quantized, sparse, a dtype that is not known, ...); all with the byte offset.
 Result<TensorRef> ReadTensor(const pickle::Document& document, pickle::NodeId node);
 
 /// A storage: a kPersistent node of ('storage', class, key, device, numel).
