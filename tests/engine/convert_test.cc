@@ -584,6 +584,9 @@ TEST(ConvertTest, RefusesALayoutThatDoesNotFit) {
       axis.message.find("the placement rule 'model.b=replicate,shard(1)' for tensor 'model.b'"),
       std::string::npos)
       << axis.message;
+  EXPECT_NE(axis.message.find("before it, such as 'model.b=replicate,replicate'"),
+            std::string::npos)
+      << axis.message;
   layout.placements[0].placements.pop_back();
   EXPECT_EQ(refusal(layout).reason, "PLACEMENT_COUNT");
   layout.placements = {{"nothing", {Replicate{}, Replicate{}}}};

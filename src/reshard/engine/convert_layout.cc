@@ -317,9 +317,17 @@ Result<std::optional<Box>> ConvertLayout::Place(TensorId tensor, int rank) const
   const PlacementRule& rule = placements_[rules_[tensor] - 1];
   auto box = LocalBox(shape, dtypes_[tensor], *mesh_, rule.placements, rank);
   if (!box.ok()) {
-    return tl::unexpected<Error>(box.error().WithContext(
-        fmt::format("the placement rule '{}' for tensor '{}' {}", RuleText(rule),
-                    catalog_->key(tensor), ToString(shape))));
+    Error error = box.error().WithContext(fmt::format("the placement rule '{}' for tensor '{}' {}",
+                                                      RuleText(rule), catalog_->key(tensor),
+                                                      ToString(shape)));
+    if (error.reason == "BAD_AXIS") {
+      const PlacementRule before = {std::string(catalog_->key(tensor)),
+                                    std::vector<Placement>(rule.placements.size(), Replicate{})};
+      error.message += fmt::format(
+          "\nthe first rule that matches decides: give a more specific one before it, such as '{}'",
+          RuleText(before));
+    }
+    return tl::unexpected<Error>(std::move(error));
   }
   return box;
 }
