@@ -16,6 +16,7 @@ RESHARD = os.environ["RESHARD"]
 MAKE_CHECKPOINT = os.environ["MAKE_CHECKPOINT"]
 SANITIZED = bool(os.environ.get("SANITIZED"))
 HERE = pathlib.Path(__file__).parent
+GOLDEN = HERE.resolve().parent / "golden"
 NOBODY = 65534
 _models = {}
 

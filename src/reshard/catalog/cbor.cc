@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <iterator>
 #include <set>
 
 #include "reshard/base/check.h"
@@ -312,6 +314,11 @@ Bytes EncodeObject(const Value& value) {
   Bytes out;
   AppendValue(out, value);
   return out;
+}
+
+bool MayHoldOpaque(ByteSpan bytes) {
+  const std::byte head[] = {std::byte{kTag << 5 | 24}, std::byte{kOpaqueTag}};
+  return std::search(bytes.begin(), bytes.end(), std::begin(head), std::end(head)) != bytes.end();
 }
 
 Result<Value> DecodeObject(ByteSpan bytes) {

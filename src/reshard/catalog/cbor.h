@@ -21,6 +21,10 @@ inline constexpr std::string_view kBadObject = "BAD_OBJECT";
 /// Encodes a value without tensors and per-rank values (a bug otherwise).
 Bytes EncodeObject(const Value& value);
 
+/// Whether an opaque value may be among those that are encoded in `bytes`: false is certain, and
+/// quickly found.
+bool MayHoldOpaque(ByteSpan bytes);
+
 /// Errors: kCorruption BAD_OBJECT with the byte offset. Memory: proportional to the input.
 Result<Value> DecodeObject(ByteSpan bytes);
 

@@ -146,4 +146,21 @@ bool operator==(const Value& a, const Value& b) {
   return true;
 }
 
+const Opaque* FindWithoutContent(const Value& value) {
+  if (const auto* opaque = value.get_if<Opaque>()) {
+    return opaque->has_content() ? nullptr : opaque;
+  }
+  const Opaque* found = nullptr;
+  if (const auto* list = value.get_if<Value::List>()) {
+    for (auto at = list->begin(); found == nullptr && at != list->end(); ++at) {
+      found = FindWithoutContent(*at);
+    }
+  } else if (const auto* map = value.get_if<Value::Map>()) {
+    for (auto at = map->begin(); found == nullptr && at != map->end(); ++at) {
+      found = FindWithoutContent(at->second);
+    }
+  }
+  return found;
+}
+
 }  // namespace reshard

@@ -28,6 +28,11 @@ class Value;
 struct Opaque {
   std::string type;  ///< As its format names it: "argparse.Namespace".
   Bytes bytes;  ///< Its form there, where it stands alone (a record of torch.save); else empty.
+
+  /// Whether the bytes are all there is to it. Without, only the type is known: it cannot be saved,
+  /// nor compared.
+  bool has_content() const { return !bytes.empty(); }
+
   bool operator==(const Opaque&) const = default;
 };
 
@@ -196,6 +201,9 @@ class Value {
 };
 
 bool operator==(const Value& a, const Value& b);
+
+/// The first opaque value in `value` of which only the type is known; null without.
+const Opaque* FindWithoutContent(const Value& value);
 
 /// The root of a state dict: a Value that is a map.
 using StateDict = Value;

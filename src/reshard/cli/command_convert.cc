@@ -209,7 +209,7 @@ class ConvertCommand final : public Command {
     patterns("--exclude", options_.engine.exclude,
              "Leave out keys that match the shell pattern; may be given again");
     app.add_flag("--skip-unsupported", options_.engine.skip_unsupported,
-                 "Leave out what FORMAT cannot hold, instead of refusing");
+                 "Leave out what FORMAT cannot hold, or cannot be read, instead of refusing");
   }
 
   /// Before anything is opened.
@@ -292,8 +292,12 @@ class ConvertCommand final : public Command {
     if (!report.ok() && report.error().reason == "INTERRUPTED") {
       RESHARD_TRY(InterruptGuard::Check());  // without the rank that noticed it
     }
-    if (!report.ok() && report.error().reason == "UNSUPPORTED_BY_FORMAT") {
-      report.error().message += "\npass --skip-unsupported to leave them out, or write --to native";
+    if (!report.ok() && (report.error().reason == "UNSUPPORTED_BY_FORMAT" ||
+                         report.error().reason == "UNSUPPORTED_SOURCE")) {
+      const bool native_helps =
+          report.error().reason == "UNSUPPORTED_BY_FORMAT" && options_.engine.format != "native";
+      report.error().message += fmt::format("\npass --skip-unsupported to leave them out{}",
+                                            native_helps ? ", or write --to native" : "");
     }
     if (report.ok() && !options_.engine.dry_run) {
       directory.Keep();
@@ -310,7 +314,7 @@ class ConvertCommand final : public Command {
     if (!report.skipped.empty()) {
       const std::size_t shown = std::min(report.skipped.size(), kMostNamed);
       console.Message(
-          Printable(fmt::format("note: left out {} that the format cannot hold: {}{}",
+          Printable(fmt::format("note: left out {} that cannot be read, or not be held: {}{}",
                                 Count(report.skipped.size(), "key"),
                                 fmt::join(report.skipped.begin(),
                                           report.skipped.begin() + static_cast<long>(shown), "; "),

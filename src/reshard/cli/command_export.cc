@@ -55,6 +55,21 @@ Error NoSuchKey(const Catalog& catalog, const std::string& path, const std::stri
                            : fmt::format("`reshard ls {}` lists the keys", Printable(path)))};
 }
 
+/// Whether KEY or KEY[slice] is not a tensor that the checkpoint has but that cannot be read.
+Status CheckReadable(const OpenedCheckpoint& checkpoint, const std::string& text) {
+  if (checkpoint.catalog.Find(text)) {
+    return OkStatus();
+  }
+  const std::string key = text.substr(0, text.rfind('['));
+  for (const ForeignFault& fault : checkpoint.faults) {
+    if (std::any_of(fault.keys.begin(), fault.keys.end(),
+                    [&](const std::string& one) { return one == text || one == key; })) {
+      return tl::unexpected<Error>(fault.error);
+    }
+  }
+  return OkStatus();
+}
+
 /// KEY or KEY[slice]; a key that is literally there wins.
 Result<Selection> Select(const Catalog& catalog, const std::string& path, const std::string& text) {
   if (const std::optional<TensorId> whole = catalog.Find(text)) {
@@ -183,6 +198,7 @@ class ExportCommand final : public Command {
     RESHARD_TRY_ASSIGN(const OpenedCheckpoint checkpoint, opened.Read());
     ReportFaults(checkpoint, options_.path, console);
     const Catalog& catalog = checkpoint.catalog;
+    RESHARD_TRY(CheckReadable(checkpoint, options_.key));
     RESHARD_TRY_ASSIGN(const Selection selection, Select(catalog, options_.path, options_.key));
     const DType dtype = catalog.dtype(selection.tensor);
     RESHARD_TRY_ASSIGN(const std::string descr, NpyDescr(dtype));

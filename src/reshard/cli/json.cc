@@ -45,7 +45,8 @@ Json ToJson(const Value& value) {
     return Base64(*bytes);
   }
   if (const auto* opaque = value.get_if<Opaque>()) {
-    return {{"opaque", opaque->type}, {"bytes", Base64(opaque->bytes)}};
+    return {{"opaque", opaque->type},
+            {"bytes", opaque->has_content() ? Json(Base64(opaque->bytes)) : Json(nullptr)}};
   }
   if (const auto* list = value.get_if<Value::List>()) {
     Json out = Json::array();

@@ -98,14 +98,17 @@ class Converter {
     RESHARD_TRY_ASSIGN(const Budget budget, DivideMemory(options_.memory_bytes, layout));
     RESHARD_TRY(CheckDestination());
     RESHARD_TRY(CheckSource());
+    RESHARD_TRY(CheckUnreadable());
     CountSelected(layout);
     TensorReader reader(catalog_, source_.storage, {true, budget.cached_blocks, 256});
     const ConvertState state(catalog_, selection_, layout, reader, budget.cast_bytes);
     if (options_.dry_run) {
       RESHARD_TRY(CheckFormatHoldsAll(state));
+      ReportUnreadable();
       return report_;
     }
     RESHARD_TRY(SaveOnAllRanks(state, budget));
+    ReportUnreadable();
     for (const auto& [tensor, elements] : state.Overflows()) {
       report_.overflows.push_back({std::string(catalog_.key(tensor)), catalog_.dtype(tensor),
                                    layout.dtype(tensor), elements});
@@ -139,6 +142,9 @@ class Converter {
   Status CheckSource() const {
     std::vector<std::string> faults;
     for (const ForeignFault& fault : source_.faults) {
+      if (IsUnreadable(fault)) {
+        continue;
+      }
       if (fault.keys.empty() || std::any_of(fault.keys.begin(), fault.keys.end(),
                                             [this](const std::string& k) { return Selects(k); })) {
         faults.push_back(fault.error.ToString());
@@ -166,6 +172,41 @@ class Converter {
     return faults.empty() ? OkStatus() : Faulty(faults);
   }
 
+  /// Tensors that are whole, but of a kind that we do not read.
+  static bool IsUnreadable(const ForeignFault& fault) {
+    return fault.error.code == ErrorCode::kUnsupported && !fault.keys.empty();
+  }
+
+  /// They are named, or left out if the caller says so.
+  Status CheckUnreadable() {
+    for (const ForeignFault& fault : source_.faults) {
+      for (const std::string& key : fault.keys) {
+        if (IsUnreadable(fault) && Selects(key)) {
+          unreadable_.push_back(fmt::format("{}: {}", key, fault.error.message));
+        }
+      }
+    }
+    if (unreadable_.empty() || (options_.skip_unsupported &&
+                                !(selection_.tensors.empty() && selection_.objects.empty()))) {
+      return OkStatus();
+    }
+    const std::size_t shown = std::min(unreadable_.size(), kMostFaults);
+    return MakeError(
+        ErrorCode::kUnsupported, "UNSUPPORTED_SOURCE",
+        fmt::format("{} of the keys of {} cannot be read: {}{}\nleave them out, or pass "
+                    "skip_unsupported{}",
+                    unreadable_.size(), source_.storage.description(),
+                    fmt::join(unreadable_.begin(),
+                              unreadable_.begin() + static_cast<std::ptrdiff_t>(shown), "; "),
+                    shown < unreadable_.size() ? "; ..." : "",
+                    options_.skip_unsupported ? " where others are left" : ""));
+  }
+
+  void ReportUnreadable() {
+    report_.skipped.insert(report_.skipped.end(), unreadable_.begin(), unreadable_.end());
+    std::sort(report_.skipped.begin(), report_.skipped.end());
+  }
+
   bool Selects(const std::string& key) const {
     return IsSelected(key, options_.include, options_.exclude);
   }
@@ -189,7 +230,7 @@ class Converter {
     RESHARD_TRY_ASSIGN(const StateDict dict, state.Outline());
     RESHARD_TRY_ASSIGN(const std::vector<FlatEntry> leaves, Flatten(dict));
     RESHARD_TRY_ASSIGN(StateDescription description, Describe(leaves));
-    for (const Unsupported& one : format_->Restrict(description)) {
+    for (const Unsupported& one : RestrictTo(*format_, description)) {
       report_.skipped.push_back(fmt::format("{}: {}", one.key, one.why));
     }
     std::sort(report_.skipped.begin(), report_.skipped.end());
@@ -202,8 +243,8 @@ class Converter {
     const auto end = report_.skipped.begin() + static_cast<std::ptrdiff_t>(shown);
     return MakeError(
         ErrorCode::kUnsupported, "UNSUPPORTED_BY_FORMAT",
-        fmt::format("the format {} cannot hold {} of the keys: {}{}", options_.format,
-                    report_.skipped.size(), fmt::join(report_.skipped.begin(), end, "; "),
+        fmt::format("{} of the keys cannot be saved in the format {}: {}{}", report_.skipped.size(),
+                    options_.format, fmt::join(report_.skipped.begin(), end, "; "),
                     shown < report_.skipped.size() ? "; ..." : ""));
   }
 
@@ -357,6 +398,7 @@ class Converter {
   const ConvertSelection selection_;
   std::unique_ptr<SaveFormat> format_;
   ConvertReport report_;
+  std::vector<std::string> unreadable_;  // "key: why"
   Mutex mutex_;
   std::vector<std::uint64_t> rank_bytes_;
   std::uint64_t bytes_done_ = 0;

@@ -39,7 +39,8 @@ struct ConvertOptions {
   /// `include` (all, when it is empty) and none of `exclude` is converted.
   std::vector<std::string> include;
   std::vector<std::string> exclude;
-  /// Leave out what the format cannot hold, and report it, instead of refusing.
+  /// Leave out what the format cannot hold, and tensors of kinds that are not read, and report it,
+  /// instead of refusing.
   bool skip_unsupported = false;
   /// The destination may hold a checkpoint already: see SaveOptions::overwrite.
   bool overwrite = false;
@@ -71,7 +72,7 @@ struct ConvertReport {
   std::uint64_t unverified = 0;         ///< ...of which some bytes have no checksum either.
   std::uint64_t digests_cast = 0;       ///< Tensors in another dtype: their digests are new ones.
   std::vector<CastOverflow> overflows;  ///< By key.
-  std::vector<std::string> skipped;     ///< "key: why" that the format cannot hold.
+  std::vector<std::string> skipped;     ///< "key: why" that the format cannot hold, or we not read.
 };
 
 /// Converts. `destination` has the new checkpoint when it returns OK, and nothing new otherwise
@@ -88,7 +89,8 @@ struct ConvertReport {
 /// Errors: kNotFound NO_SUCH_KEY (nothing is selected); kInvalidArgument SAME_DIRECTORY,
 ///         MEMORY_TOO_SMALL, those of ConvertLayout::Create; kCorruption SOURCE_FAULTS (lists
 ///         them), TENSOR_DIGEST, PATH_CONFLICT and those of reading; kAlreadyExists
-///         SNAPSHOT_EXISTS; those of Save.
+///         SNAPSHOT_EXISTS; kUnsupported UNSUPPORTED_SOURCE (lists tensors of kinds that are not
+///         read); those of Save.
 /// Collective: no; it makes threads of its own.
 Result<ConvertReport> Convert(const ConvertSource& source, Storage& destination,
                               const ConvertOptions& options = {});

@@ -44,6 +44,38 @@ bool SamePart(const PathPart& a, const PathPart& b, bool lenient) {
   return number(a) && number(a) == number(b);
 }
 
+enum class Sameness { kEqual, kUnknown, kDifferent };
+
+/// Opaque values of which only the type is known may be equal or not.
+Sameness Compare(const Value& a, const Value& b) {
+  const auto* opaque_a = a.get_if<Opaque>();
+  const auto* opaque_b = b.get_if<Opaque>();
+  if (opaque_a != nullptr && opaque_b != nullptr && opaque_a->type == opaque_b->type &&
+      !(opaque_a->has_content() && opaque_b->has_content())) {
+    return Sameness::kUnknown;
+  }
+  const auto* list_a = a.get_if<Value::List>();
+  const auto* list_b = b.get_if<Value::List>();
+  Sameness out = Sameness::kEqual;
+  if (list_a != nullptr && list_b != nullptr && list_a->size() == list_b->size()) {
+    for (std::size_t i = 0; out != Sameness::kDifferent && i < list_a->size(); ++i) {
+      out = std::max(out, Compare((*list_a)[i], (*list_b)[i]));
+    }
+    return out;
+  }
+  const auto* map_a = a.get_if<Value::Map>();
+  const auto* map_b = b.get_if<Value::Map>();
+  if (map_a != nullptr && map_b != nullptr && map_a->size() == map_b->size()) {
+    for (auto x = map_a->begin(), y = map_b->begin();
+         out != Sameness::kDifferent && x != map_a->end(); ++x, ++y) {
+      out = x->first == y->first ? std::max(out, Compare(x->second, y->second))
+                                 : Sameness::kDifferent;
+    }
+    return out;
+  }
+  return a == b ? Sameness::kEqual : Sameness::kDifferent;
+}
+
 /// A key whose tensors are read.
 struct ReadKey {
   std::string key;
@@ -241,21 +273,42 @@ class Differ {
   Status CompareObjects(std::string_view key) {
     const auto [first_a, last_a] = a_.catalog.FindObjects(key);
     const auto [first_b, last_b] = b_.catalog.FindObjects(key);
-    bool same = last_a - first_a == last_b - first_b;
-    for (std::size_t i = 0; same && i < last_a - first_a; ++i) {
-      same = a_.catalog.object_rank(first_a + i) == b_.catalog.object_rank(first_b + i) &&
-             std::ranges::equal(a_.catalog.object_value(first_a + i),
-                                b_.catalog.object_value(first_b + i));
+    bool same_ranks = last_a - first_a == last_b - first_b;
+    bool same_bytes = true;
+    bool opaque = false;
+    for (std::size_t i = 0; same_ranks && i < last_a - first_a; ++i) {
+      const ByteSpan bytes = a_.catalog.object_value(first_a + i);
+      same_ranks = a_.catalog.object_rank(first_a + i) == b_.catalog.object_rank(first_b + i);
+      same_bytes = same_bytes && std::ranges::equal(bytes, b_.catalog.object_value(first_b + i));
+      opaque = opaque || MayHoldOpaque(bytes);
     }
-    if (same) {
+    if (same_ranks && same_bytes && !opaque) {
       return OkStatus();
     }
     RESHARD_TRY_ASSIGN(Value value_a, ObjectAt(a_.catalog, first_a, last_a));
     RESHARD_TRY_ASSIGN(Value value_b, ObjectAt(b_.catalog, first_b, last_b));
+    const Sameness sameness = same_ranks ? Compare(value_a, value_b) : Sameness::kDifferent;
+    if (sameness == Sameness::kUnknown) {
+      AddUnknown(key, value_a, value_b);
+    }
+    if (sameness != Sameness::kDifferent) {
+      return OkStatus();
+    }
     Difference& made = Add(key, DiffKind::kObject);
     made.object_a = std::move(value_a);
     made.object_b = std::move(value_b);
     return OkStatus();
+  }
+
+  void AddUnknown(std::string_view key, const Value& a, const Value& b) {
+    const Opaque* in_a = FindWithoutContent(a);
+    const Opaque* unknown = in_a != nullptr ? in_a : FindWithoutContent(b);
+    report_.faults.push_back(
+        {std::string(key),
+         {ErrorCode::kUnsupported, "OPAQUE_CONTENT",
+          fmt::format("{}: of an object of type {} only the type is known",
+                      (in_a != nullptr ? a_ : b_).storage.description(), unknown->type),
+          false, false}});
   }
 
   static Result<Value> ObjectAt(const Catalog& catalog, std::size_t first, std::size_t last) {

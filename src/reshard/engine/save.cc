@@ -131,7 +131,7 @@ class SaveSession {
       return;
     }
     description_ = std::move(*description);
-    unsupported_ = format_->Restrict(description_);
+    unsupported_ = RestrictTo(*format_, description_);
     encoded_ = EncodeTensorDescriptions(description_.tensors);
   }
 
@@ -249,10 +249,11 @@ class SaveSession {
     const auto end = skipped_.begin() + static_cast<std::ptrdiff_t>(listed);
     return MakeError(
         ErrorCode::kUnsupported, "UNSUPPORTED_BY_FORMAT",
-        fmt::format("the format {} cannot hold {} of the keys: {}{}; leave them out, pass "
-                    "skip_unsupported, or save in the native format",
-                    options_.format, skipped_.size(), fmt::join(skipped_.begin(), end, "; "),
-                    listed < skipped_.size() ? "; ..." : ""));
+        fmt::format("{} of the keys cannot be saved in the format {}: {}{}; leave them out, pass "
+                    "skip_unsupported{}",
+                    skipped_.size(), options_.format, fmt::join(skipped_.begin(), end, "; "),
+                    listed < skipped_.size() ? "; ..." : "",
+                    options_.format == "native" ? "" : ", or save in the native format"));
   }
 
   std::uint64_t min_cut_bytes() const { return format_->MinCutBytes(options_.plan.min_cut_bytes); }

@@ -62,6 +62,12 @@ struct SaveOutcome {
   std::function<Status(const Catalog&)> inspect;  ///< To be called with the finished catalog.
 };
 
+class SaveFormat;
+
+/// Takes out of a rank's description what cannot be saved in the format, and says what that was:
+/// what the format does not hold, and in any format objects of which only the type is known.
+std::vector<Unsupported> RestrictTo(const SaveFormat& format, StateDescription& description);
+
 /// A format to save in. Stateless and thread-safe.
 class SaveFormat {
  public:

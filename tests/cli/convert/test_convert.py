@@ -1,12 +1,13 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
 import unittest
 
-from harness import MAKE_CHECKPOINT, RESHARD, SANITIZED, CommandTest
+from harness import GOLDEN, MAKE_CHECKPOINT, RESHARD, SANITIZED, CommandTest
 
 
 class ConvertTest(CommandTest):
@@ -99,6 +100,25 @@ class ConvertTest(CommandTest):
         self.assertIn("'model.W=replicate' decides nothing",
                       refuse("--mesh", "dp=2", "--placement", "model.W=replicate").err)
         self.assertIn("number of ranks instead", refuse("--max-file-size", "1M").last_line)
+
+    def test_what_cannot_be_read_is_left_out_on_request(self):
+        shutil.copytree(GOLDEN / "torch_saved", self.dir / "saved")
+        answer = self.run_reshard("convert", "/saved/odd.pt", "/out", "--to", "native")
+        self.assertEqual(answer.code, 2)
+        self.assertIn("quantized: ", answer.err)
+        self.assertEqual(answer.last_line, "reshard: pass --skip-unsupported to leave them out")
+        answer = self.run_reshard("convert", "/saved/new.pt", "/out", "--to", "native")
+        self.assertEqual(answer.code, 2)
+        self.assertIn("hyper: an object of type argparse.Namespace", answer.err)
+        self.assertNotIn("--to native", answer.err)
+        self.assertFalse((self.dir / "out").exists())
+        answer = self.run_reshard("convert", "--json", "/saved/odd.pt", "/out", "--to", "native", "--skip-unsupported")
+        self.assertEqual(answer.code, 0, answer.err)
+        self.assertEqual([line.split(":")[0] for line in answer.json()["skipped"]],
+                         ["csr", "f4", "meta", "neg", "nested", "quantized32", "quantized", "sparse"])
+        self.assertEqual(self.run_reshard("export", "/saved/odd.pt", "quantized[0]", "-o", "/w.npy").code, 2)
+        self.assertFalse((self.dir / "w.npy").exists())
+        self.assertEqual(self.run_reshard("export", "/saved/odd.pt", "last", "-o", "/w.npy").code, 0)
 
     def test_other_dtypes(self):
         self.make("run")

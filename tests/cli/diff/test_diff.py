@@ -1,7 +1,7 @@
 import os
 import shutil
 
-from harness import CommandTest
+from harness import GOLDEN, CommandTest
 
 
 class DiffTest(CommandTest):
@@ -18,6 +18,16 @@ class DiffTest(CommandTest):
         self.assertEqual(self.run_reshard("convert", "/run", "/paddle", "--to", "paddle", "--skip-unsupported").code, 0)
         answer = self.run_reshard("diff", "/run", "/paddle", "--key", "model.[a-m]*")
         self.assertEqual(answer.code, 0, answer.out)
+
+    def test_opaque_values_of_which_only_the_type_is_known(self):
+        file = os.path.relpath(GOLDEN / "torch_saved" / "new.pt")
+        answer = self.run_reshard("diff", "--json", file, file)
+        self.assertEqual(answer.code, 2)
+        self.assertEqual(answer.json()["equal"], None)
+        (fault,) = answer.json()["faults"]
+        self.assertEqual((fault["key"], fault["reason"]), ("hyper", "OPAQUE_CONTENT"))
+        self.assertIn("warning: could not compare 'hyper': ", answer.err)
+        self.assertIn("argparse.Namespace only the type is known", answer.err)
 
     def test_no_data_file_is_needed(self):
         self.make("run", 3)
