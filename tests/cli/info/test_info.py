@@ -61,8 +61,8 @@ class InfoTest(CommandTest):
 class MemoryTest(CommandTest):
     """What is read of a file that may be hostile takes at most 8 times its size and 64 MiB."""
 
-    def check(self, path, metadata, code, text):
-        """`info` of `path` ends with `code` and says `text`, within the bound of the metadata's size."""
+    def check(self, path, size, code, text):
+        """`info` of `path` ends with `code` and says `text`, within the bound of its `size` bytes of metadata."""
         child = subprocess.Popen([RESHARD, "info", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         said = child.stdout.read()
         child.stdout.close()
@@ -70,7 +70,7 @@ class MemoryTest(CommandTest):
         child.returncode = os.waitstatus_to_exitcode(status)
         self.assertEqual(child.returncode, code, said[-300:])
         self.assertIn(text, said)
-        self.assertLessEqual(usage.ru_maxrss * 1024, 8 * metadata.stat().st_size + (64 << 20), path)
+        self.assertLessEqual(usage.ru_maxrss * 1024, 8 * size + (64 << 20), path)
 
     def test_pickles_of_small_things(self):
         # Made one by one: a child's peak counts what this process holds.
@@ -102,7 +102,7 @@ class MemoryTest(CommandTest):
                         file.write(repeated * ((8 << 20) // len(repeated)))
                     file.write(tail)
                 with self.subTest(name, metadata=metadata):
-                    self.check(path, path / metadata, 1, text)
+                    self.check(path, (path / metadata).stat().st_size, 1, text)
 
     def test_the_longest_safetensors_header(self):
         path = self.dir / "a.safetensors"
@@ -120,4 +120,19 @@ class MemoryTest(CommandTest):
             file.seek(0)
             file.write(struct.pack("<Q", size + 1))
         self.assertGreater(i, 1_700_000)
-        self.check(path, path, 0, "tensors     %d" % i)
+        self.check(path, path.stat().st_size, 0, "tensors     %d" % i)
+
+    def test_a_long_safetensors_header_of_a_model(self):
+        path = self.dir / "a.safetensors"
+        count = 300_000
+        with open(path, "wb") as file:
+            file.write(bytes(8) + b"{")
+            for i in range(count):
+                file.write(b'%s"model.layers.%06d.mlp.w":' % (b"," if i else b"", i))
+                file.write(b'{"dtype":"BF16","shape":[1],"data_offsets":[%d,%d]}' % (2 * i, 2 * i + 2))
+            file.write(b"}")
+            size = file.tell() - 8
+            file.write(bytes(2 * count))
+            file.seek(0)
+            file.write(struct.pack("<Q", size))
+        self.check(path, size, 0, "tensors     %d in %d chunks" % (count, count))

@@ -34,6 +34,11 @@ constexpr pickle::GlobalRule kGlobals[] = {
 constexpr std::uint64_t kFreeMemory = 64ULL << 20;
 constexpr std::uint64_t kLargestOffset = (1ULL << 63) - 1;
 
+/// What malloc takes for so many numbers.
+constexpr std::uint64_t HeapBytes(std::uint64_t numbers) {
+  return numbers == 0 ? 0 : std::max<std::uint64_t>(32, (8 * numbers + 8 + 15) / 16 * 16);
+}
+
 /// The fields that an object has, kNoNode for the others.
 struct Fields {
   std::array<NodeId, static_cast<std::size_t>(Field::kCount)> nodes;
@@ -51,9 +56,7 @@ struct Description {
 class Decoder {
  public:
   Decoder(const Document& document, std::uint64_t source_bytes)
-      : document_(document),
-        field_of_(document.num_nodes(), kUnseen),
-        memory_left_(kFreeMemory + kExpansion * source_bytes) {}
+      : document_(document), memory_left_(kFreeMemory + kExpansion * source_bytes) {}
 
   Result<Metadata> Decode();
 
@@ -63,6 +66,7 @@ class Decoder {
 
   tl::unexpected<Error> Bad(NodeId node, std::string_view what) const;
   Status Charge(NodeId node, std::uint64_t bytes);
+  Status ChargeDocument();
   std::uint8_t FieldOf(NodeId key);
   Result<Fields> ReadFields(NodeId object, Class cls, std::string_view what);
   Result<std::span<const NodeId>> Sequence(NodeId node, std::string_view what) const;
@@ -82,8 +86,8 @@ class Decoder {
   Status ReadFlatMapping(NodeId dict);
   Result<Path> ReadPath(NodeId node);
 
-  /// The description that an entry means.
-  const Description* FindDescription(std::uint32_t tensor, const Description& wanted);
+  /// The description that an entry means, null when there is none. Errors: LIMIT.
+  Result<const Description*> FindDescription(std::uint32_t tensor, const Description& wanted);
   bool Matches(const Description& wanted, const Description& have) const;
   std::vector<std::uint64_t> SortKey(const Description& description) const;
 
@@ -115,6 +119,13 @@ Status Decoder::Charge(NodeId node, std::uint64_t bytes) {
                                  document_.offset(node), kExpansion));
   }
   memory_left_ -= bytes;
+  return OkStatus();
+}
+
+/// What is there while the metadata is made of it.
+Status Decoder::ChargeDocument() {
+  RESHARD_TRY(Charge(document_.root(), document_.memory() + document_.num_nodes()));
+  field_of_.resize(document_.num_nodes(), kUnseen);
   return OkStatus();
 }
 
@@ -245,7 +256,7 @@ Status Decoder::ReadTensorFacts(const Fields& fields, NodeId object, MetadataTen
 }
 
 Status Decoder::ReadDescription(NodeId object, MetadataTensor& tensor) {
-  RESHARD_TRY(Charge(object, sizeof(Description) + sizeof(Piece)));
+  RESHARD_TRY(Charge(object, 2 * sizeof(Description) + sizeof(Piece)));  // they are moved
   RESHARD_TRY_ASSIGN(const Fields fields, ReadFields(object, kTensor, kTensorClass));
   Description out;
   RESHARD_TRY_ASSIGN(out.offset, Required(fields, Field::kGlobalOffset, object));
@@ -281,13 +292,14 @@ Status Decoder::ReadTensors(NodeId dict) {
     return Bad(dict, "state_dict_metadata is no dict");
   }
   const std::span<const NodeId> items = document_.items(dict);
+  RESHARD_TRY(Charge(dict, items.size() / 2 * (sizeof(MetadataTensor) + 32)));
   out_.tensors.reserve(items.size() / 2);
   tensor_of_.Reserve(items.size() / 2);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     RESHARD_TRY_ASSIGN(const std::string_view key, Text(items[i], "a tensor's key"));
     RESHARD_TRY_ASSIGN(const std::span<const NodeId> shards,
                        Sequence(items[i + 1], "a tensor's list of shards"));
-    RESHARD_TRY(Charge(items[i], sizeof(MetadataTensor) + key.size()));
+    RESHARD_TRY(Charge(items[i], 2 * key.size() + 160));
     first_.push_back(descriptions_.size());
     next_.push_back(descriptions_.size());
     tensor_of_.Add(key, static_cast<std::uint32_t>(out_.tensors.size()));
@@ -320,10 +332,17 @@ std::vector<std::uint64_t> Decoder::SortKey(const Description& description) cons
   return key;
 }
 
-const Description* Decoder::FindDescription(std::uint32_t tensor, const Description& wanted) {
+Result<const Description*> Decoder::FindDescription(std::uint32_t tensor,
+                                                    const Description& wanted) {
   std::size_t& next = next_[tensor];
   if (next < first_[tensor + 1] && Matches(wanted, descriptions_[next])) {
     return &descriptions_[next++];
+  }
+  if (!sorted_.contains(tensor)) {
+    for (std::size_t i = first_[tensor]; i < first_[tensor + 1]; ++i) {
+      const std::size_t axes = document_.items(descriptions_[i].offset).size();
+      RESHARD_TRY(Charge(descriptions_[i].offset, 96 + HeapBytes(4 + 2 * axes)));
+    }
   }
   const auto [found, is_new] = sorted_.try_emplace(tensor);
   std::map<std::vector<std::uint64_t>, std::size_t>& sorted = found->second;
@@ -366,7 +385,10 @@ Status Decoder::ReadEntry(NodeId object, NodeId file_name) {
     RESHARD_TRY(CheckNumbers(wanted.shape, "local_shape"));
   }
   RESHARD_TRY_ASSIGN(wanted.flat, ReadFlat(fields, object));
-  const Description* have = tensor ? FindDescription(*tensor, wanted) : nullptr;
+  const Description* have = nullptr;
+  if (tensor) {
+    RESHARD_TRY_ASSIGN(have, FindDescription(*tensor, wanted));
+  }
   if (have == nullptr) {
     return Bad(object, fmt::format("storage_metadata names a piece of tensor '{}' that "
                                    "state_dict_metadata does not have",
@@ -383,7 +405,10 @@ Status Decoder::ReadEntry(NodeId object, NodeId file_name) {
     }
     piece.replica = static_cast<std::uint64_t>(document_.AsInt(replica));
   }
-  RESHARD_TRY(Charge(object, sizeof(Piece) + 16 * piece.local_shape.size()));
+  const bool more = out_.tensors[*tensor].pieces.size() == out_.tensors[*tensor].pieces.capacity();
+  RESHARD_TRY(Charge(object, 2 * HeapBytes(piece.local_shape.size())));
+  RESHARD_TRY(
+      Charge(object, more ? 2 * (out_.tensors[*tensor].pieces.size() + 1) * sizeof(Piece) : 0));
   out_.tensors[*tensor].pieces.push_back(std::move(piece));
   return OkStatus();
 }
@@ -406,7 +431,7 @@ Result<Path> Decoder::ReadPath(NodeId node) {
   }
   Path path;
   for (const NodeId part : parts) {
-    RESHARD_TRY(Charge(node, sizeof(PathPart)));
+    RESHARD_TRY(Charge(node, 2 * sizeof(PathPart)));
     if (document_.kind(part) == Kind::kInt) {
       path.emplace_back(document_.AsInt(part));
       continue;
@@ -427,6 +452,7 @@ Status Decoder::ReadFlatMapping(NodeId dict) {
   }
   out_.has_flat_mapping = true;
   const std::span<const NodeId> items = document_.items(dict);
+  RESHARD_TRY(Charge(dict, items.size() / 2 * sizeof(out_.flat_mapping[0])));
   out_.flat_mapping.reserve(items.size() / 2);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     RESHARD_TRY_ASSIGN(const std::string_view key, Text(items[i], "a key of flat_mapping"));
@@ -437,6 +463,7 @@ Status Decoder::ReadFlatMapping(NodeId dict) {
 }
 
 Result<Metadata> Decoder::Decode() {
+  RESHARD_TRY(ChargeDocument());
   RESHARD_TRY_ASSIGN(const Fields fields, ReadFields(document_.root(), kMetadata, kMetadataClass));
   const NodeId root = document_.root();
   RESHARD_TRY_ASSIGN(const NodeId tensors, Required(fields, Field::kStateDictMetadata, root));

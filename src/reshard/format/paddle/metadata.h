@@ -62,7 +62,8 @@ inline constexpr std::string_view kBadRelease = "BAD_RELEASE";
 /// source) and of CheckShape. Cost: 640,000 pieces in about a second (tests/format/paddle).
 Result<Metadata> DecodeMetadata(ByteSource& source);
 
-/// Most bytes that the decoded metadata may take for each byte of the source, beside 64 MiB.
+/// Most bytes that the metadata and the pickle's document may take together for each byte of the
+/// source, beside 64 MiB.
 inline constexpr std::uint64_t kExpansion = 8;
 
 /// Which releases must be able to read it.

@@ -67,6 +67,9 @@ class Document {
 
   std::size_t num_nodes() const;
 
+  /// Bytes of memory that it takes, roughly.
+  std::uint64_t memory() const;
+
   Kind kind(NodeId node) const;
 
   bool AsBool(NodeId node) const;            ///< kBool
@@ -135,6 +138,11 @@ class Document {
 inline NodeId Document::root() const { return root_; }
 
 inline std::size_t Document::num_nodes() const { return nodes_.size(); }
+
+inline std::uint64_t Document::memory() const {
+  return nodes_.size() * sizeof(Node) + text_.size() + items_.size() * sizeof(NodeId) +
+         object_items_.size() * sizeof(Run);
+}
 
 inline Kind Document::kind(NodeId node) const { return nodes_[node].kind; }
 

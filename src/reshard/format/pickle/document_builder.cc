@@ -316,9 +316,7 @@ Status DocumentBuilder::SetState(NodeId target, NodeId state, std::uint64_t offs
 }
 
 std::uint64_t DocumentBuilder::memory() const {
-  return document_.nodes_.size() * sizeof(Node) + document_.text_.size() +
-         document_.items_.size() * sizeof(NodeId) + document_.object_items_.size() * sizeof(Run) +
-         run_memory_ + unknown_memory_;
+  return document_.memory() + run_memory_ + unknown_memory_;
 }
 
 }  // namespace reshard::pickle

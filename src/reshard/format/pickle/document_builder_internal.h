@@ -77,9 +77,10 @@ class DocumentBuilder {
 
   bool full() const { return document_.nodes_.size() >= kNoNode - 1; }
 
-  /// The document, with all that can only be checked when it is complete.
-  /// Errors: CYCLE, DEPTH, DUPLICATE_KEY, BAD_STRING.
-  Result<Document> Finish(NodeId root) &&;
+  /// The document, with all that can only be checked when it is complete. Takes no more than
+  /// `budget` bytes, memory() included.
+  /// Errors: CYCLE, DEPTH, DUPLICATE_KEY, BAD_STRING, LIMIT.
+  Result<Document> Finish(NodeId root, std::uint64_t budget) &&;
 
  private:
   using Node = Document::Node;
@@ -102,6 +103,8 @@ class DocumentBuilder {
   void AddItems(NodeId target, std::span<const NodeId> items);
   Status CheckKeys(std::span<const NodeId> items, std::size_t step, std::uint64_t offset) const;
   void JoinRuns();
+  Status CheckBudget(std::uint64_t more) const;
+  std::uint64_t JoinedMemory() const;
   Status CheckGraph(NodeId root);
   Status CheckUniqueKeys() const;
   Status CheckUniqueKeys(std::span<const NodeId> items) const;
@@ -115,6 +118,7 @@ class DocumentBuilder {
   std::vector<NodeId> small_ints_;
   std::uint64_t unknown_memory_ = 0;
   bool flagged_ = false;
+  std::uint64_t budget_ = 0;  // of Finish
 };
 
 }  // namespace reshard::pickle

@@ -58,34 +58,73 @@ tl::unexpected<Error> Duplicate(const Document& document, NodeId key) {
                          text ? fmt::format("'{}'", document.Text(key)) : "of this value"));
 }
 
-/// Sorts the keys by a hash, and where those are equal by the value.
-Status CheckManyKeys(const Document& document, std::span<const NodeId> items) {
-  struct Hashed {
-    std::uint64_t hash;
-    NodeId key;
-  };
+/// A hash of the key's value above its node.
+std::uint64_t HashedKey(const Document& document, NodeId key) {
+  const KeyValue value = ValueOf(document, key);
+  const std::uint64_t hash = value.kind == KeyValue::kText
+                                 ? std::hash<std::string_view>()(value.text)
+                                 : value.bits * 0x9e3779b97f4a7c15;
+  return hash >> 32 << 32 | key;
+}
 
-  std::vector<Hashed> keys;
+/// Keys of one hash: nearly always a single one.
+Status CheckEqualHashes(const Document& document, std::span<std::uint64_t> keys) {
+  const auto node = [](std::uint64_t hashed) { return static_cast<NodeId>(hashed); };
+  if (const auto twice = std::adjacent_find(keys.begin(), keys.end()); twice != keys.end()) {
+    return Duplicate(document, node(*twice));
+  }
+  std::sort(keys.begin(), keys.end(), [&](std::uint64_t a, std::uint64_t b) {
+    return ValueOf(document, node(a)) < ValueOf(document, node(b));
+  });
+  const auto twice =
+      std::adjacent_find(keys.begin(), keys.end(), [&](std::uint64_t a, std::uint64_t b) {
+        return ValueOf(document, node(a)) == ValueOf(document, node(b));
+      });
+  return twice == keys.end() ? OkStatus() : Status(Duplicate(document, node(*twice)));
+}
+
+/// Sorts the keys by a hash, and those of one hash by their values. 8 bytes for each key.
+Status CheckManyKeys(const Document& document, std::span<const NodeId> items) {
+  std::vector<std::uint64_t> keys;
   keys.reserve(items.size() / 2);
   for (std::size_t i = 0; i < items.size(); i += 2) {
-    const KeyValue value = ValueOf(document, items[i]);
-    const std::uint64_t hash =
-        value.kind == KeyValue::kText ? std::hash<std::string_view>()(value.text) : value.bits;
-    keys.push_back({hash, items[i]});
+    keys.push_back(HashedKey(document, items[i]));
   }
-  std::sort(keys.begin(), keys.end(), [&document](const Hashed& a, const Hashed& b) {
-    return a.hash != b.hash ? a.hash < b.hash : ValueOf(document, a.key) < ValueOf(document, b.key);
-  });
-  for (std::size_t i = 1; i < keys.size(); ++i) {
-    if (keys[i - 1].hash == keys[i].hash &&
-        ValueOf(document, keys[i - 1].key) == ValueOf(document, keys[i].key)) {
-      return Duplicate(document, keys[i].key);
+  std::sort(keys.begin(), keys.end());
+  for (auto begin = keys.begin(); begin != keys.end();) {
+    const auto end = std::find_if(begin, keys.end(),
+                                  [begin](std::uint64_t key) { return key >> 32 != *begin >> 32; });
+    if (end - begin > 1) {
+      RESHARD_TRY(CheckEqualHashes(document, std::span(begin, end)));
     }
+    begin = end;
   }
   return OkStatus();
 }
 
 }  // namespace
+
+Status DocumentBuilder::CheckBudget(std::uint64_t more) const {
+  return memory() + more <= budget_
+             ? OkStatus()
+             : Status(Bad(kLimit, 0,
+                          fmt::format("checking the pickle needs {} bytes of memory, more than {}",
+                                      memory() + more, budget_)));
+}
+
+/// What JoinRuns adds.
+std::uint64_t DocumentBuilder::JoinedMemory() const {
+  std::uint64_t items = 0;
+  for (const auto& [target, runs] : runs_) {
+    items += kind(target) == Kind::kObject
+                 ? document_.object_items_[document_.nodes_[target].count - 1].count
+                 : document_.nodes_[target].count;
+    for (const Run run : runs) {
+      items += run.count;
+    }
+  }
+  return items * sizeof(NodeId);
+}
 
 void DocumentBuilder::JoinRuns() {
   GrowingArray<NodeId>& pool = document_.items_;
@@ -112,7 +151,8 @@ void DocumentBuilder::JoinRuns() {
       At(target).count = static_cast<std::uint32_t>(own.count);
     }
   }
-  runs_.clear();
+  runs_ = {};
+  run_memory_ = 0;
 }
 
 Status DocumentBuilder::CheckGraph(NodeId root) {
@@ -148,6 +188,7 @@ Status DocumentBuilder::CheckGraph(NodeId root) {
     }
     return i == items.size() ? document_.args(node) : document_.state(node);
   };
+  RESHARD_TRY(CheckBudget(document_.nodes_.size()));
   std::vector<std::uint8_t> marks(document_.nodes_.size(), kNew);
   std::vector<Step> path = {{root, 0}};
   marks[root] = kOpen;
@@ -189,6 +230,7 @@ Status DocumentBuilder::CheckGraph(NodeId root) {
 
 Status DocumentBuilder::CheckUniqueKeys(std::span<const NodeId> items) const {
   if (items.size() > 2 * kFewKeys) {
+    RESHARD_TRY(CheckBudget(items.size() / 2 * sizeof(std::uint64_t)));
     return CheckManyKeys(document_, items);
   }
   KeyValue few[kFewKeys];
@@ -213,10 +255,12 @@ Status DocumentBuilder::CheckUniqueKeys() const {
   return OkStatus();
 }
 
-Result<Document> DocumentBuilder::Finish(NodeId root) && {
+Result<Document> DocumentBuilder::Finish(NodeId root, std::uint64_t budget) && {
+  budget_ = budget;
   if ((At(root).flags & kRaw) != 0) {
     return Bad(kBadString, document_.offset(root), "a text contains NUL");
   }
+  RESHARD_TRY(CheckBudget(JoinedMemory()));
   JoinRuns();
   if (flagged_) {
     RESHARD_TRY(CheckGraph(root));

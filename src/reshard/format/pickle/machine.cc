@@ -78,7 +78,10 @@ class Machine {
   Status Opcode();
   void Quick();
   const std::byte* QuickStep(const std::byte* p, std::uint64_t left);
-  Status CheckBudget() const;
+
+  std::uint64_t Budget() const { return kFreeMemory + kMemoryPerByte * window_.taken(); }
+
+  Status CheckBudget();
   Status Finish();
 
   /// Errors: kCorruption PICKLE_TRUNCATED, BAD_FRAME when the pickle or its frame ends before.
@@ -152,6 +155,8 @@ class Machine {
   std::uint64_t at_ = 0;          // offset of the current opcode
   std::uint64_t frame_end_ = 0;   // 0: outside any frame
   std::uint64_t next_check_ = 0;  // bytes taken when the budget is looked at again
+  std::size_t most_stack_ = 0;    // what was popped keeps its memory
+  std::size_t most_marks_ = 0;
   int protocol_ = 0;
   bool stopped_ = false;
 };
@@ -639,10 +644,12 @@ void Machine::Quick() {
   window_.Take(static_cast<std::uint64_t>(p - ahead.data()));
 }
 
-Status Machine::CheckBudget() const {
-  const std::uint64_t memory = builder_.memory() + memo_.memory() + stack_.size() * sizeof(NodeId) +
-                               marks_.size() * sizeof(std::uint64_t);
-  if (memory > kFreeMemory + kMemoryPerByte * window_.taken() || builder_.full()) {
+Status Machine::CheckBudget() {
+  most_stack_ = std::max(most_stack_, stack_.size());
+  most_marks_ = std::max(most_marks_, marks_.size());
+  const std::uint64_t memory = builder_.memory() + memo_.memory() + most_stack_ * sizeof(NodeId) +
+                               most_marks_ * sizeof(std::uint64_t);
+  if (memory > Budget() || builder_.full()) {
     return Bad(kLimit, at_,
                fmt::format("{} bytes of opcodes need {} bytes of memory, more than {} for each",
                            window_.taken(), memory, kMemoryPerByte));
@@ -695,8 +702,9 @@ Result<Parsed> Machine::Run() {
   parsed.end = window_.offset();
   const NodeId root = stack_.back();
   stack_ = {};
+  marks_ = {};
   memo_ = {};
-  RESHARD_TRY_ASSIGN(parsed.document, std::move(builder_).Finish(root));
+  RESHARD_TRY_ASSIGN(parsed.document, std::move(builder_).Finish(root, Budget()));
   return parsed;
 }
 

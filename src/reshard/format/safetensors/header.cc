@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kMetadataName = "__metadata__";
+constexpr std::size_t kShownDigits = 40;
 
 tl::unexpected<Error> Bad(std::string_view reason, std::string message) {
   return MakeError(ErrorCode::kCorruption, reason, std::move(message));
@@ -109,8 +110,9 @@ class Handler final : public json::json_sax_t {
   }
 
   bool OddNumber(std::string_view text) {
-    return place_ == Place::kNumbers ? Fail(kBadInteger, fmt::format("the number {}", text))
-                                     : Unexpected("a number");
+    return place_ == Place::kNumbers
+               ? Fail(kBadInteger, fmt::format("the number {}", text.substr(0, kShownDigits)))
+               : Unexpected("a number");
   }
 
   bool AddEntry();
@@ -126,6 +128,9 @@ class Handler final : public json::json_sax_t {
 
 bool Handler::string(std::string& text) {
   if (place_ == Place::kMetadata) {
+    if (header.metadata.size() == kMaxMetadataNames) {
+      return Fail(kLimit, fmt::format("__metadata__ has more than {} names", kMaxMetadataNames));
+    }
     header.metadata.emplace_back(key_, std::move(text));
     return true;
   }

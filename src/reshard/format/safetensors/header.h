@@ -23,6 +23,9 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 /// Longest name of a tensor.
 inline constexpr std::size_t kMaxNameBytes = 4096;
 
+/// Most names in `__metadata__`.
+inline constexpr std::size_t kMaxMetadataNames = std::size_t{1} << 18;
+
 /// Reasons of this decoder.
 inline constexpr std::string_view kTooShort = "TOO_SHORT";
 inline constexpr std::string_view kHeaderEmpty = "HEADER_EMPTY";
@@ -40,6 +43,7 @@ inline constexpr std::string_view kDepth = "DEPTH";
 inline constexpr std::string_view kBadString = "BAD_STRING";
 inline constexpr std::string_view kBadDType = "BAD_DTYPE";
 inline constexpr std::string_view kBadMetadata = "BAD_METADATA";
+inline constexpr std::string_view kLimit = "LIMIT";
 
 /// A tensor of the file.
 struct Entry {
@@ -58,7 +62,7 @@ struct Header {
 
 /// Reads the header; no tensor's bytes are touched.
 /// Errors: kCorruption with the reasons above, SHAPE_OVERFLOW, TOO_MANY_AXES and NOT_BYTE_SIZED;
-///         kIo from the source. Memory: the header's bytes and what they name.
+///         kIo from the source. Memory: at most 8 times the header's bytes and 64 MiB.
 /// Thread-safe.
 Result<Header> ReadHeader(ByteSource& source);
 

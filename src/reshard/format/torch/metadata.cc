@@ -128,6 +128,11 @@ std::span<const GlobalRule> MetadataGlobals() {
   return rules;
 }
 
+/// What malloc takes for so many numbers.
+constexpr std::uint64_t HeapBytes(std::uint64_t numbers) {
+  return numbers == 0 ? 0 : std::max<std::uint64_t>(32, (8 * numbers + 8 + 15) / 16 * 16);
+}
+
 /// The fields that an object has, kNoNode for the others.
 struct Fields {
   std::array<NodeId, static_cast<std::size_t>(Field::kCount)> nodes;
@@ -146,9 +151,7 @@ struct Unplaced {
 class Decoder {
  public:
   Decoder(const Document& document, std::uint64_t source_bytes)
-      : document_(document),
-        field_of_(document.num_nodes(), kUnseen),
-        memory_left_(kFreeMemory + kExpansion * source_bytes) {}
+      : document_(document), memory_left_(kFreeMemory + kExpansion * source_bytes) {}
 
   Result<Metadata> Decode();
 
@@ -160,6 +163,7 @@ class Decoder {
   tl::unexpected<Error> Bad(NodeId node, std::string_view what,
                             ErrorCode code = ErrorCode::kCorruption) const;
   Status Charge(NodeId node, std::uint64_t bytes);
+  Status ChargeDocument();
   std::uint8_t FieldOf(NodeId key);
   Result<Fields> ReadFields(NodeId object, Class cls, std::string_view what);
   Result<NodeId> Required(const Fields& fields, Field field, NodeId object) const;
@@ -208,6 +212,13 @@ Status Decoder::Charge(NodeId node, std::uint64_t bytes) {
                                  document_.offset(node), kExpansion));
   }
   memory_left_ -= bytes;
+  return OkStatus();
+}
+
+/// What is there while the metadata is made of it.
+Status Decoder::ChargeDocument() {
+  RESHARD_TRY(Charge(document_.root(), document_.memory() + document_.num_nodes()));
+  field_of_.resize(document_.num_nodes(), kUnseen);
   return OkStatus();
 }
 
@@ -314,7 +325,7 @@ Status Decoder::ReadChunk(NodeId object, MetadataTensor& tensor) {
   RESHARD_TRY_ASSIGN(const Fields fields, ReadFields(object, kChunk, "ChunkStorageMetadata"));
   RESHARD_TRY_ASSIGN(const NodeId offsets, Required(fields, Field::kOffsets, object));
   RESHARD_TRY_ASSIGN(const NodeId sizes, Required(fields, Field::kSizes, object));
-  RESHARD_TRY(Charge(object, sizeof(MetadataChunk) + 16 * tensor.shape.size() + 32));
+  RESHARD_TRY(Charge(object, 2 * HeapBytes(tensor.shape.size())));
   MetadataChunk& chunk = tensor.chunks.emplace_back();
   RESHARD_TRY(ReadNumbers(offsets, "offsets", chunk.box.offset));
   RESHARD_TRY(ReadNumbers(sizes, "sizes", chunk.box.extent));
@@ -330,7 +341,7 @@ Status Decoder::ReadTensor(NodeId key, NodeId object) {
   RESHARD_TRY_ASSIGN(const NodeId size, Required(fields, Field::kSize, object));
   RESHARD_TRY_ASSIGN(const NodeId chunks, Required(fields, Field::kChunks, object));
   RESHARD_TRY_ASSIGN(const NodeId properties, Required(fields, Field::kProperties, object));
-  RESHARD_TRY(Charge(key, sizeof(MetadataTensor) + document_.Text(key).size() + 128));
+  RESHARD_TRY(Charge(key, 2 * document_.Text(key).size() + 96));
   MetadataTensor& tensor = out_.tensors.emplace_back();
   tensor.key = document_.Text(key);
   RESHARD_TRY_ASSIGN(tensor.dtype, ReadDType(properties, tensor.key));
@@ -344,7 +355,7 @@ Status Decoder::ReadTensor(NodeId key, NodeId object) {
     return Bad(chunks, fmt::format("the chunks of tensor '{}' are no list", tensor.key));
   }
   const std::span<const NodeId> items = document_.items(chunks);
-  RESHARD_TRY(Charge(chunks, items.size() / 8));
+  RESHARD_TRY(Charge(chunks, items.size() * sizeof(MetadataChunk) + items.size() / 8));
   tensor.chunks.reserve(items.size());
   for (const NodeId item : items) {
     RESHARD_TRY(ReadChunk(item, tensor));
@@ -357,7 +368,11 @@ Status Decoder::ReadEntries(NodeId dict) {
     return Bad(dict, "state_dict_metadata is no dict");
   }
   const std::span<const NodeId> items = document_.items(dict);
+  RESHARD_TRY(
+      Charge(dict, items.size() / 2 * (sizeof(MetadataTensor) + sizeof(std::vector<bool>) + 32)));
   index_.Reserve(items.size() / 2);
+  out_.tensors.reserve(items.size() / 2);
+  placed_.reserve(items.size() / 2);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
     RESHARD_TRY_ASSIGN(const std::string_view key, Text(items[i], "a key"));
     const NodeId value = items[i + 1];
@@ -365,7 +380,7 @@ Status Decoder::ReadEntries(NodeId dict) {
       return Bad(items[i], "an entry has an empty key");
     }
     if (document_.kind(value) == Kind::kObject && document_.callable(value) == kBytesStorage) {
-      RESHARD_TRY(Charge(items[i], sizeof(MetadataBytes) + key.size()));
+      RESHARD_TRY(Charge(items[i], 2 * sizeof(MetadataBytes) + key.size() + 32));
       index_.Add(key, kBytesEntry | static_cast<std::uint32_t>(out_.bytes.size()));
       out_.bytes.push_back({std::string(key), std::nullopt, {}});
       continue;
@@ -451,7 +466,7 @@ Status Decoder::PlaceChunk(std::uint32_t tensor, const Fields& fields, NodeId no
       return OkStatus();
     }
   }
-  RESHARD_TRY(Charge(node, sizeof(Unplaced) + 8 * scratch_.size() + 64));
+  RESHARD_TRY(Charge(node, 2 * sizeof(Unplaced) + HeapBytes(scratch_.size())));  // it is sorted
   unplaced_.push_back({tensor, scratch_, place, node});
   return OkStatus();
 }
@@ -489,6 +504,9 @@ Status Decoder::PlaceOthers() {
                                   [tensor](const Unplaced& u) { return u.tensor != tensor; });
     std::map<Shape, std::size_t> chunk_of;
     const std::vector<MetadataChunk>& chunks = out_.tensors[tensor].chunks;
+    const std::uint64_t memory =
+        chunks.size() * (96 + HeapBytes(out_.tensors[tensor].shape.size()));
+    RESHARD_TRY(Charge(begin->node, memory));
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       const auto [at, is_new] = chunk_of.try_emplace(chunks[i].box.offset, i);
       if (!is_new && !placed_[tensor][i]) {
@@ -507,6 +525,7 @@ Status Decoder::PlaceOthers() {
       placed_[tensor][at->second] = true;
       out_.tensors[tensor].chunks[at->second].place = begin->place;
     }
+    memory_left_ += memory;
   }
   return OkStatus();
 }
@@ -582,7 +601,7 @@ Status Decoder::ReadPaths(NodeId dict) {
       continue;
     }
     std::optional<Path> path = ReadPath(key, items[i + 1]);
-    RESHARD_TRY(Charge(items[i], path ? 64 * path->size() + key.size() : 0));
+    RESHARD_TRY(Charge(items[i], path ? 2 * sizeof(PathPart) * path->size() + 2 * key.size() : 0));
     if ((*found & kBytesEntry) != 0) {
       out_.bytes[*found & ~kBytesEntry].path = std::move(path);
     } else {
@@ -594,6 +613,7 @@ Status Decoder::ReadPaths(NodeId dict) {
 
 Result<Metadata> Decoder::Decode() {
   const NodeId root = document_.root();
+  RESHARD_TRY(ChargeDocument());
   RESHARD_TRY_ASSIGN(const Fields fields, ReadFields(root, kMetadata, "Metadata"));
   RESHARD_TRY_ASSIGN(const NodeId entries, Required(fields, Field::kStateDictMetadata, root));
   RESHARD_TRY(ReadEntries(entries));

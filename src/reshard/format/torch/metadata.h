@@ -61,7 +61,8 @@ inline constexpr std::string_view kBadMetadata = "BAD_METADATA";
 /// the defaults of the classes. Chunks are found by (fqn, offset), as torch does.
 /// Errors: kCorruption BAD_METADATA (a missing or malformed field, a chunk without a record; names
 /// key and byte offset), those of pickle::Parse and of CheckShape; kUnsupported BAD_METADATA (a
-/// dtype or transform that is not known; names it).
+/// dtype or transform that is not known; names it). Memory: at most 64 MiB and 8 times the source,
+/// the pickle's document included (LIMIT).
 Result<Metadata> DecodeMetadata(ByteSource& source);
 
 /// Every chunk and value needs a place, every entry a path. Deterministic. No storage_meta, no
