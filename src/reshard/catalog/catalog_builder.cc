@@ -142,7 +142,8 @@ void CatalogBuilder::SortTensors(const std::vector<std::size_t>& order) {
   std::uint64_t boxes = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     shape_ends.push_back(shapes += c.axes[i]);
-    box_ends.push_back(boxes += 2 * c.axes[i] * (c.chunk_ends[i] - BeginAt(c.chunk_ends, i)));
+    box_ends.push_back(boxes +=
+                       std::uint64_t{2} * c.axes[i] * (c.chunk_ends[i] - BeginAt(c.chunk_ends, i)));
   }
   SortPool(order, shape_ends, c.shapes);
   SortPool(order, box_ends, c.chunk_boxes);
