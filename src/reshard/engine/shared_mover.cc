@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <shared_mutex>
 #include <vector>
 
 #include "reshard/base/check.h"
-#include "reshard/engine/message.h"
 #include "reshard/storage/staging_buffer.h"
 
 namespace reshard {
@@ -110,19 +110,19 @@ class SharedMover {
   Status Meet() {
     // A rank that gives this one up may still look at its handle: then the handle stays for good.
     auto handle = std::make_unique<BoardPtr>(mine_);
-    Bytes address;
-    AppendLittle(address,
-                 static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(handle.get())));
+    const void* const own = handle.get();
+    Bytes address(sizeof(own));
+    std::memcpy(address.data(), &own, sizeof(own));
     Result<std::vector<Bytes>> told = group_.AllGather(address);
     if (!told.ok()) {
       static_cast<void>(handle.release());
       return tl::unexpected<Error>(std::move(told).error());
     }
     for (const Bytes& message : *told) {
-      WireReader reader(message);
-      std::uint64_t number = 0;
-      RESHARD_CHECK(reader.Read(number));
-      boards_.push_back(*reinterpret_cast<const BoardPtr*>(static_cast<std::uintptr_t>(number)));
+      const void* board = nullptr;
+      RESHARD_CHECK(message.size() == sizeof(board));
+      std::memcpy(&board, message.data(), sizeof(board));
+      boards_.push_back(*static_cast<const BoardPtr*>(board));
     }
     Status met = group_.Barrier();
     if (!met.ok()) {
